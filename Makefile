@@ -25,13 +25,13 @@ house:  ## print the measures of the source tree
 
 bench:  ## measure ourselves against the peers
 	@scripts/setup test
-	@.venv/bin/python benchmarks/caching.py
-	@.venv/bin/python benchmarks/caching_engines.py --engine spark
-	@.venv/bin/python benchmarks/caching_engines.py --engine dask
-	@.venv/bin/python benchmarks/cluster.py
-	@.venv/bin/python benchmarks/edge.py
-	@.venv/bin/python benchmarks/pipeline.py
-	@.venv/bin/python benchmarks/streaming.py
+	@.venv/bin/python -m benchmarks.caching replay
+	@.venv/bin/python -m benchmarks.caching spark-engine
+	@.venv/bin/python -m benchmarks.caching dask-engine
+	@.venv/bin/python -m benchmarks.cluster schedulers
+	@.venv/bin/python -m benchmarks.edge plans
+	@.venv/bin/python -m benchmarks.training pipelines
+	@.venv/bin/python -m benchmarks.streaming solvers
 
 docs:  ## write the generated parts of the documentation again
 	@scripts/setup test

@@ -16,8 +16,6 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 
-__all__ = ["PEERS", "adwin", "beast", "is_installed", "page_hinkley", "pelt"]
-
 Alarm = tuple[int, bool]
 PEERS = {"ADWIN": "river", "Page-Hinkley": "river", "PELT": "ruptures", "BEAST": "Rbeast"}
 NUM_BESIDE = 8  # points by which the direction of an alarm is told

@@ -13,8 +13,6 @@ from typing import Any
 
 import libcachesim
 
-__all__ = ["PEERS", "PeerRun", "run_peer", "version"]
-
 PEERS = {
     "lru": libcachesim.LRU,
     "fifo": libcachesim.FIFO,

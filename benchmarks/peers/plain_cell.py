@@ -9,8 +9,6 @@ import math
 import random
 from dataclasses import dataclass
 
-__all__ = ["PlainRun", "run_plain"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlainRun:

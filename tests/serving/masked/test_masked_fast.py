@@ -9,10 +9,10 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 
 import numpy as np
 import torch
-from benchmarks.support.full_size import FULL_SIZE, box_mask, count_flop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.support.full_size import FULL_SIZE, box_mask, count_flop
 from serving.masked.networks import block_mask
 from serving.stock import ENGINE_MARKS
 from takeup.serving.editing.masked.edit_state import with_sample

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from benchmarks.support.device_fit import MeasuredStep, fitted, predicted_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.support.device_fit import MeasuredStep, fitted, predicted_s
 from takeup.errors import BadInput
 from takeup.serving.editing.planner.block_formats import step_s
 from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL, SDXL_COLUMNS, NetworkShape, costs_of, flop_of

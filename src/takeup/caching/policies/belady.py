@@ -1,12 +1,18 @@
-"""MIN: Belady's bound. Drop the block that will really be read last, and refuse one that is read later than the rest.
+"""Next use: drop the block whose next consumer is last in the engine's queue.
 
-Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 1966. It sees every job
-of the future, so it is a bound and not a policy one could deploy. For equal sizes no policy has more hits as long as a
-task holds one block at a time; where inputs that are pinned keep a block out that is needed sooner, one may have a few.
+Belady's rule on what the engine has announced. The scheduler's order is real knowledge that counts throw away: blocks
+with equal counts are told apart by *when* they are needed.
 """
 
-from takeup.caching.policies.furthest_next_use import FurthestNextUse
+from takeup.caching.model import BlockId
+from takeup.caching.policies.base import Rank, RankedPolicy
 
 
-class Belady(FurthestNextUse):
-    """Next use, on a table that holds the whole future."""
+class FurthestNextUse(RankedPolicy):
+    """Rank: minus the position of the next consumer."""
+
+    def rank(self, block: BlockId) -> Rank:
+        return (-self.table.next_use(block),)
+
+    def explain(self, block: BlockId) -> str:
+        return f"next read at position {self.table.next_use(block):g}, later than any other block"

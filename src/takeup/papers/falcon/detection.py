@@ -8,10 +8,17 @@ import numpy as np
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
 from takeup.papers import Findings
-from takeup.training.experiment.detection import Alarm, DetectionScore, draw_streams, score_of
 from takeup.training.stragglers.detect.change_points import ChangePointDetector, OnlineChangePoints, SlidingWindow
 from takeup.training.stragglers.locate.matching import find_marker, period_by_autocorrelation
-from takeup.training.traces.slowdowns import SITES, IterationStream, draw_stream
+from takeup.training.traces.slowdowns import (
+    SITES,
+    Alarm,
+    DetectionScore,
+    IterationStream,
+    draw_stream,
+    draw_streams,
+    score_of,
+)
 
 Numbers: TypeAlias = dict[str, Any]
 CAUSES = ("none", "cpu_contention", "gpu_degradation", "network_congestion", "several")

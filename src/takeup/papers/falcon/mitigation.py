@@ -8,14 +8,14 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers import Findings
-from takeup.training.stragglers.remedy.escalation import (
+from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
+from takeup.training.stragglers.remedy.restart import (
     DurationDistribution,
     Remedy,
     expected_loss_s,
     plan_escalation,
     ski_rental,
 )
-from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
 from takeup.training.stragglers.remedy.topology import pipeline_s
 from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, Quantiles
 
@@ -83,7 +83,7 @@ def _splits(total: int, num_parts: int) -> Iterator[tuple[int, ...]]:
 def _solver_table(expected: Numbers) -> Table:
     part = expected["solver"]
     rows = tuple(zip(part["num_groups"], part["seconds"], strict=True))
-    note = "4,096 groups take ours a few milliseconds: see benchmarks/stragglers.py, part solver"
+    note = "4,096 groups take ours a few milliseconds: see benchmarks/training/stragglers.py, part solver"
     return Table("Seconds of the paper's solver", (Column("groups"), Column("paper", "s", 2)), rows, note)
 
 
@@ -190,7 +190,7 @@ def swaps(expected: Numbers) -> Findings:
     best = part["best_removed_percent"]
     checks.append(Check.near("largest share removed", max(every), best, part["tolerance"], unit="%"))
     columns = (Column("congested"), Column("before", "x", 2), Column("after", "x", 2), Column("removed", "%", 1))
-    note = "an exchange in a real job, foretold and measured, is in benchmarks/stragglers.py, part restart"
+    note = "an exchange in a real job, foretold and measured, is in benchmarks/training/stragglers.py, part restart"
     return Findings(tuple(checks), (Table("Nodes exchanged for a congested link", columns, tuple(rows), note),))
 
 

@@ -7,9 +7,10 @@ statistics that are published, at three spot loads, and replayed. So ratios betw
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from takeup.cluster.experiment.forecasts import backtest
+from takeup.cluster.experiment.replays import backtest
 from takeup.cluster.experiment.scenario import hourly_demand
-from takeup.cluster.report import GpuPrices, benefit_of, benefit_table, forecast_series, forecast_table
+from takeup.cluster.report.benefit import GpuPrices, benefit_of, benefit_table
+from takeup.cluster.report.forecasts import forecast_series, forecast_table
 from takeup.cluster.traces import generate
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Table
@@ -81,7 +82,7 @@ def monetary_benefit(expected: Numbers, medium: SpotLoad) -> Findings:
 
 NOTES = (
     "the last 24 days of the drawn trace, of which 14 are the window; the paper has five months before a month, and "
-    "the full length is in benchmarks/cluster.py",
+    "the full length is in benchmarks/cluster",
     "eviction rates are evictions over evictions and kept hours, the form on which the quota feeds; which one the "
     "paper prints is not known, and the tables have all three",
     "two of the baselines stop at the first job that does not fit; with spot jobs waiting for days behind large ones, "
@@ -107,7 +108,7 @@ NOTES = (
     "high load, error 74",
     "to move spot jobs without a promise for a gang that finds idle GPUs scattered gained nothing when it was tried: "
     "it is high-priority jobs, who are never moved, beside whom most idle GPUs lie",
-    "forecasts on the measured series of six GPU models are in benchmarks/forecast.py; no row of that trace is here",
+    "forecasts on the measured series of six GPU models are in benchmarks/cluster/forecast.py; no row of that trace is here",
 )
 
 

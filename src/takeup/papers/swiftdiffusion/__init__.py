@@ -1,7 +1,7 @@
 """SwiftDiffusion reproduced: the measured services, the formulas, and whole systems with images per GPU.
 
 Nothing here needs a GPU or PyTorch: traces are drawn, designs simulated with published seconds, formulas computed.
-Exactness against stock diffusers is in the tests, and what a GPU reaches in benchmarks/serving.py.
+Exactness against stock diffusers is in the tests, and what a GPU reaches in benchmarks/serving.
 """
 
 from takeup.core.progress import progress

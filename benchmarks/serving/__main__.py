@@ -1,0 +1,17 @@
+"""Diffusion serving, measured: `python -m benchmarks.serving PART [options]`; without a part, the parts are listed."""
+
+import sys
+
+from benchmarks.support.parts import run_part
+
+PARTS = {
+    "images": "the step engine compared with stock diffusers, on a CPU or one accelerator",
+    "images-gpu": "ways to compute a step on one accelerator, and where the time goes",
+    "adapters": "adapter loads per request, compared with LRU",
+    "queueing": "waiting times of a real server compared with the simulator",
+    "editing": "masked edits compared with stock diffusers, on a CPU or one accelerator",
+    "editing-gpu": "masked edits on one accelerator, network by network",
+}
+
+if __name__ == "__main__":
+    sys.exit(run_part("benchmarks.serving", PARTS))

@@ -1,0 +1,1 @@
+"""Start-up delay and stalls: benchmarks."""

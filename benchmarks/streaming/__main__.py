@@ -1,0 +1,13 @@
+"""Start-up delay and stalls, measured: `python -m benchmarks.streaming PART`; without a part, the parts are listed."""
+
+import sys
+
+from benchmarks.support.parts import run_part
+
+PARTS = {
+    "solvers": "solvers compared with simulations; --logs FOLDER fits links to throughput logs",
+    "ring": "players on a real link compared with the equations",
+}
+
+if __name__ == "__main__":
+    sys.exit(run_part("benchmarks.streaming", PARTS))

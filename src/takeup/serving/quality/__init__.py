@@ -1,1 +1,0 @@
-"""Quality gate: compares accelerated images with lossless ones before an acceleration is accepted."""
