@@ -19,7 +19,7 @@ from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, fewest_loads, i
 from takeup.serving.scheduling.routing import Affinity, least_busy
 from takeup.serving.simulate.adapter_cache import replay_adapters, replay_routed
 from takeup.serving.traces.adapter_accesses import MEASURED, generate_accesses, interleaved
-from takeup.serving.traces.gentd26 import read_gentd26
+from takeup.serving.traces.arrivals import read_gentd26
 
 SIZES = range(1, 11)
 traces = st.lists(

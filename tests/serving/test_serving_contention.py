@@ -14,8 +14,7 @@ from takeup.serving.model import Arrival, Design, QueueOutcome, RowCosts
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
 from takeup.serving.scheduling.queue import Admission
 from takeup.serving.scheduling.routing import least_busy
-from takeup.serving.simulate.instance import InstancePolicies, Tiers
-from takeup.serving.simulate.queue import simulate_queue
+from takeup.serving.simulate.instance import InstancePolicies, Tiers, simulate_queue
 
 MAX_ROWS, TINY = 2**13, 1e-12
 DESIGN = Design(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from takeup.errors import BadInput
 from takeup.serving.model import Request
-from takeup.serving.quality.metrics import (
+from takeup.serving.quality import (
     ImageSample,
     QualityThresholds,
     compare_images,

@@ -20,8 +20,7 @@ from takeup.serving.model import Arrival, Design, QueueOutcome, RowCosts
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, fewest_loads
 from takeup.serving.scheduling.queue import Admission
 from takeup.serving.scheduling.routing import NearbyAffinity, least_busy
-from takeup.serving.simulate.instance import InstancePolicies, LoraResidency, Tiers
-from takeup.serving.simulate.queue import simulate_queue
+from takeup.serving.simulate.instance import InstancePolicies, LoraResidency, Tiers, simulate_queue
 from takeup.serving.traces.arrivals import poisson_arrivals
 
 SECOND = RowCosts(((2, 1.0),))  # a step of one request takes a second, of two together two

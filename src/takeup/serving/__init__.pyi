@@ -24,9 +24,9 @@ from takeup.serving.simulate.adapter_cache import replay_adapters as replay_adap
 from takeup.serving.simulate.adapter_cache import replay_routed as replay_routed
 from takeup.serving.simulate.instance import InstancePolicies as InstancePolicies
 from takeup.serving.simulate.instance import Tiers as Tiers
-from takeup.serving.simulate.queue import simulate_queue as simulate_queue
+from takeup.serving.simulate.instance import simulate_queue as simulate_queue
 from takeup.serving.traces.adapter_accesses import generate_accesses as generate_accesses
 from takeup.serving.traces.arrivals import poisson_arrivals as poisson_arrivals
 from takeup.serving.traces.arrivals import read_arrivals as read_arrivals
+from takeup.serving.traces.arrivals import read_gentd26 as read_gentd26
 from takeup.serving.traces.arrivals import retail_arrivals as retail_arrivals
-from takeup.serving.traces.gentd26 import read_gentd26 as read_gentd26

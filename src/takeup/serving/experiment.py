@@ -22,10 +22,15 @@ from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, ORDERS
 from takeup.serving.scheduling.queue import Admission
 from takeup.serving.scheduling.routing import ROUTES
 from takeup.serving.simulate.designs import DESIGNS, design_of
-from takeup.serving.simulate.instance import InstancePolicies, Tiers
-from takeup.serving.simulate.queue import simulate_queue
-from takeup.serving.traces.arrivals import at_rate, poisson_arrivals, read_arrivals, retail_arrivals, with_loads
-from takeup.serving.traces.gentd26 import read_gentd26
+from takeup.serving.simulate.instance import InstancePolicies, Tiers, simulate_queue
+from takeup.serving.traces.arrivals import (
+    at_rate,
+    poisson_arrivals,
+    read_arrivals,
+    read_gentd26,
+    retail_arrivals,
+    with_loads,
+)
 
 # Report of a queue simulation: latency, queueing, images per GPU-minute, and LoRA loads -------------------------------
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
 
-from takeup.serving.diffusion.execution.capture_lock import CaptureLock
+from takeup.serving.diffusion.execution.cuda_graph import CaptureLock
 
 SOON_S, NEVER_S = 20.0, 0.05
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +16,14 @@ from PIL import Image
 
 from serving.lora_files import LAYERS, factors, peft_style, save
 from serving.stock import ENGINE_MARKS, gap, stock_latents
-from takeup.errors import BadInput, TakeupError, UnknownName
+from takeup.errors import BadInput, UnknownName
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
 from takeup.serving.diffusion.addons.controlnet.workers import (
     ControlCall,
     ControlNet,
     ControlWorker,
     InlineWorker,
-    ProcessWorker,
     ThreadWorker,
-    WorkerDied,
     scales_of,
 )
 from takeup.serving.diffusion.addons.lora.addon import Form, Loras
@@ -226,75 +221,3 @@ def test_loras_and_controlnets_go_together(form: Form, tmp_path: Path) -> None:
 
     assert gap(ours[0], stock(stock_pipeline, both)) < EXACT
     assert max(map(gap, ours[1:], theirs)) < EXACT
-
-
-# Processes ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def processes(nets: dict[str, Any]) -> Iterator[dict[str, ProcessWorker]]:
-    workers = {"edges": ProcessWorker(nets["edges"])}  # the other one is computed here
-    yield workers
-    workers["edges"].close()
-
-
-def test_processes_compute_the_same_bit_for_bit(pipeline: Any, nets: dict[str, Any], processes: Any) -> None:
-    engine = engine_with(pipeline, nets, processes)
-    (two,) = images(engine, [CASES["two"]])
-    (guessed,) = images(engine, [CASES["guess mode"]])
-
-    assert torch.equal(two, stock(pipeline, CASES["two"]))
-    assert torch.equal(guessed, stock(pipeline, CASES["guess mode"]))
-    assert engine.add_ons[0].num_replaced == 0
-
-
-def test_a_controlnet_that_fails_in_its_process_says_so_and_serves_on(processes: Any) -> None:
-    call = ControlCall({"sample": torch.rand(1, 4, 16, 16), "timestep": torch.tensor([1.0])}, (12345,))
-    with pytest.raises(TakeupError, match="a ControlNet failed"):
-        processes["edges"].start(call).take(0)
-
-    assert processes["edges"].pid is not None
-
-
-def test_answers_to_a_call_that_was_given_up_are_not_mistaken(pipeline: Any, nets: Any, processes: Any) -> None:
-    engine = engine_with(pipeline, nets, processes)
-    failing = engine.submit(replace(CASES["two"], seed=9))
-    block = pipeline.unet.up_blocks[0]
-    hook = block.register_forward_hook(lambda *_: 1 / 0)  # after the first residuals were taken
-    engine.advance()
-    hook.remove()
-    (ours,) = images(engine, [CASES["two"]])
-
-    assert failing.state == "failed"
-    assert torch.equal(ours, stock(pipeline, CASES["two"]))
-
-
-def test_a_process_that_dies_in_the_middle_of_a_step_is_replaced(pipeline: Any, nets: Any, processes: Any) -> None:
-    engine = engine_with(pipeline, nets, processes)
-    ticket = engine.submit(CASES["two"])
-    engine.advance()
-    engine.advance()
-    os.kill(processes["edges"].pid, signal.SIGSTOP)  # so that the next call reaches it, but no answer comes back
-
-    def kill(*_: Any) -> None:
-        os.kill(processes["edges"].pid, signal.SIGKILL)
-
-    hook = pipeline.unet.mid_block.register_forward_pre_hook(kill)
-    engine.advance()
-    hook.remove()
-    engine.run()
-    (again,) = images(engine, [CASES["two"]])
-
-    assert torch.equal(ticket.result().latents, stock(pipeline, CASES["two"]))
-    assert torch.equal(again, ticket.result().latents)
-    assert engine.add_ons[0].num_replaced == 1
-
-
-def test_a_process_that_is_gone_before_the_request_is_replaced(pipeline: Any, nets: Any, processes: Any) -> None:
-    engine = engine_with(pipeline, nets, processes)  # the one that the test before this one killed
-    (ours,) = images(engine, [CASES["two"]])
-
-    assert torch.equal(ours, stock(pipeline, CASES["two"]))
-    assert engine.add_ons[0].num_replaced == 1
-    with pytest.raises(WorkerDied):
-        processes["edges"].remember(1, torch.rand(1, 3, 32, 32))

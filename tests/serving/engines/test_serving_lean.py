@@ -20,7 +20,7 @@ from torch.nn.functional import gelu, layer_norm, linear
 from serving.lora_cases import EXACT, images, stock
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
-from takeup.serving.diffusion.addons.controlnet.cuda_streams import StreamWorker
+from takeup.serving.diffusion.addons.controlnet.workers import StreamWorker
 from takeup.serving.diffusion.addons.lora.addon import Loras
 from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets

@@ -13,7 +13,7 @@ import torch
 
 from serving.lora_cases import SDXL
 from serving.stock import ENGINE_MARKS
-from takeup.serving.diffusion.addons.lora.stacked_merge import LoraPacker, StackedWeights, StagedFactors
+from takeup.serving.diffusion.addons.lora.addon import LoraPacker, StackedWeights, StagedFactors
 from takeup.serving.diffusion.addons.lora.targets import DENOISERS, layers_of
 from takeup.serving.diffusion.addons.lora.weights import Lora, PatchedWeights
 from takeup.serving.diffusion.engine.tiny import build

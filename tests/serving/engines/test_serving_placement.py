@@ -14,14 +14,13 @@ import torch
 from serving.lora_cases import EXACT, images
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
-from takeup.serving.diffusion.addons.controlnet.cuda_streams import StreamWorker
-from takeup.serving.diffusion.addons.controlnet.workers import ThreadWorker
+from takeup.serving.diffusion.addons.controlnet.workers import StreamWorker, ThreadWorker
 from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.engine.tiny import build, tiny
 from takeup.serving.diffusion.execution.executors import CudaGraphExecutor, EagerExecutor
 from takeup.serving.model import Request
-from takeup.serving.server.backends.placement import compute_for, stacks_for, workers_for
+from takeup.serving.server.backends.local import compute_for, stacks_for, workers_for
 
 pytestmark = ENGINE_MARKS
 

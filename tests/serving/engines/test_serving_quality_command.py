@@ -14,8 +14,7 @@ from command_line import Run, assert_one_sentence, rows_of
 from serving.stock import ENGINE_MARKS
 from takeup.serving.diffusion.engine.tiny import build
 from takeup.serving.model import Request
-from takeup.serving.quality.makers import makers_of
-from takeup.serving.quality.metrics import compare_images, cosine
+from takeup.serving.quality import compare_images, cosine, makers_of
 
 pytestmark = ENGINE_MARKS
 

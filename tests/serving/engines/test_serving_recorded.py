@@ -19,7 +19,7 @@ from PIL import Image
 from serving.lora_cases import EXACT, images, stock
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
-from takeup.serving.diffusion.addons.controlnet.cuda_streams import StreamWorker
+from takeup.serving.diffusion.addons.controlnet.workers import StreamWorker
 from takeup.serving.diffusion.addons.lora.addon import Form, Loras
 from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets

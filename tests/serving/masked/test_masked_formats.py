@@ -37,7 +37,7 @@ from takeup.serving.editing.masked.tokens import ROWS
 from takeup.serving.editing.masked.transformer_blocks import blocks_of
 from takeup.serving.editing.templates.template import PageReader, PageSelection, TemplateRecorder
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.server.backends.editor import TemplateStorage, make_editor
+from takeup.serving.server.backends.local import TemplateStorage, make_editor
 
 pytestmark = ENGINE_MARKS
 

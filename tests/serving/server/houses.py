@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from takeup.serving.server.access import ApiKeys
 from takeup.serving.server.app import background_server, make_app
 from takeup.serving.server.backends import Backend
 from takeup.serving.server.settings import ServerLimits, ServerSettings
-from takeup.serving.server.tenants import ApiKeys
 
 __all__ = ["ALICE", "BOB", "KEYS", "MODEL", "app_of", "ask", "bearer", "eventually", "house", "metric"]
 

@@ -22,9 +22,8 @@ from PIL import Image
 from command_line import Run
 from serving.server.houses import house
 from serving.stock import ENGINE_MARKS
-from takeup.serving.server.backends.editor import TemplateStorage
-from takeup.serving.server.backends.local import ServingPlan
-from takeup.serving.server.tenants import ApiKeys
+from takeup.serving.server.access import ApiKeys
+from takeup.serving.server.backends.local import ServingPlan, TemplateStorage
 
 pytestmark = ENGINE_MARKS
 ROOT = Path(__file__).parents[3]

@@ -22,13 +22,12 @@ from serving.server.houses import ALICE, BOB, KEYS, ask, bearer, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
+from takeup.serving.server.access import DEFAULT_TENANT, ApiKeys, is_loopback, load_keys
 from takeup.serving.server.app import JsonLines, listen_on, log_config
 from takeup.serving.server.backends import ImageFormat
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.image_codec import base64_text, encode_image, image_from_base64, image_from_bytes
-from takeup.serving.server.limits_middleware import is_loopback
 from takeup.serving.server.settings import ServerLimits
-from takeup.serving.server.tenants import DEFAULT_TENANT, ApiKeys, load_keys
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"

@@ -30,8 +30,7 @@ from takeup.errors import OutputFailed
 from takeup.serving.editing.templates import disk
 from takeup.serving.editing.templates import store as originals
 from takeup.serving.model import Candidate
-from takeup.serving.server.backends.editor import TemplateStorage
-from takeup.serving.server.backends.local import LocalBackend, ServingPlan
+from takeup.serving.server.backends.local import LocalBackend, ServingPlan, TemplateStorage
 
 pytestmark = ENGINE_MARKS
 Pixels = npt.NDArray[np.uint8]

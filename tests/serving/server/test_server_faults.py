@@ -22,7 +22,7 @@ from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
 from takeup.serving.model import Request
 from takeup.serving.server.backends import Backend, ImageJob
-from takeup.serving.server.backends.worker_handle import serve_jobs
+from takeup.serving.server.backends.worker_pool import serve_jobs
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"
@@ -46,7 +46,7 @@ class Given:
 def worker(monkeypatch: pytest.MonkeyPatch, plan: Given) -> Iterator[Connection]:
     """The end of the line that a server has, with a worker at the other end, in a thread."""
     monkeypatch.setattr(
-        "takeup.serving.server.backends.worker_handle.signal.signal", lambda *_: None
+        "takeup.serving.server.backends.worker_pool.signal.signal", lambda *_: None
     )  # threads have no signals
     ours, theirs = multiprocessing.Pipe()
     thread = threading.Thread(target=serve_jobs, args=(theirs, plan))

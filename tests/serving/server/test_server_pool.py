@@ -129,7 +129,7 @@ def test_a_pool_that_closes_does_not_wait_for_a_worker_that_still_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "takeup.serving.server.backends.worker_handle.EXIT_S", None
+        "takeup.serving.server.backends.worker_pool.EXIT_S", None
     )  # whoever waits for it waits for ever
     pool = PoolBackend(PainterPlan(tmp_path, loads_once=True), 1)
     os.kill(pool.pids[0], signal.SIGKILL)

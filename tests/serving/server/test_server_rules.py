@@ -32,8 +32,7 @@ from takeup.serving.server.backends import ImageJob, JobHandle
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.settings import ServerLimits, ServerPolicies, ServerSettings
 from takeup.serving.simulate.instance import InstancePolicies as InstanceRules
-from takeup.serving.simulate.instance import Tiers
-from takeup.serving.simulate.queue import simulate_queue
+from takeup.serving.simulate.instance import Tiers, simulate_queue
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"

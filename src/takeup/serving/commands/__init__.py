@@ -166,8 +166,7 @@ def quality(ctx: click.Context, /, model: str, as_json: bool, out: Path | None, 
     MODEL is a folder in diffusers format, a hub id, or one of takeup/tiny-sd15, -sdxl,
     -sdxl-controlnet, -sd3 and -flux.
     """
-    from takeup.serving.quality.makers import makers_of
-    from takeup.serving.quality.metrics import QualityThresholds, compare_images, quality_report
+    from takeup.serving.quality import QualityThresholds, compare_images, makers_of, quality_report
     from takeup.serving.server.backends.local import open_model
 
     name = settings["accelerate"]

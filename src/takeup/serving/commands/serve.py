@@ -120,12 +120,11 @@ def serve(**options: Any) -> None:
 
 
 def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
+    from takeup.serving.server.access import is_loopback, load_keys
     from takeup.serving.server.adapter_registry import shared_adapters
     from takeup.serving.server.app import listen_on, log_config, make_app
     from takeup.serving.server.app import serve as serve_app
-    from takeup.serving.server.limits_middleware import is_loopback
     from takeup.serving.server.settings import ServerLimits, ServerSettings
-    from takeup.serving.server.tenants import load_keys
 
     keys = load_keys(options["keys"], os.environ)
     if not keys and not is_loopback(options["host"]):
@@ -148,8 +147,7 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
 
 def _backend(options: dict[str, Any]) -> Backend:
     """Load the model in this process, in worker processes, or in Ray Serve replicas."""
-    from takeup.serving.server.backends.editor import TemplateStorage
-    from takeup.serving.server.backends.local import ServingPlan
+    from takeup.serving.server.backends.local import ServingPlan, TemplateStorage
 
     num_workers, began_s = options["workers"], time.monotonic()
     plan = ServingPlan(

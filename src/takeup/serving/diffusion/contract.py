@@ -171,7 +171,10 @@ def gather(runs: tuple[DenoisingRun, ...]) -> BatchRows:
 
 
 class AddOn(Protocol):
-    """LoRAs, ControlNets. The engine calls every add-on before each step."""
+    """LoRAs, ControlNets, masked edits. The engine calls an add-on for the requests it acts on, before each step."""
+
+    slot: str | None
+    """Acts on requests with this key in `extras` and on the calls they share; None: on all."""
 
     def joined(self, run: DenoisingRun) -> None:
         """The request enters the loop; raise to reject it."""

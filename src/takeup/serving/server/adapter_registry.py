@@ -22,8 +22,8 @@ from typing import BinaryIO
 from takeup.errors import BadInput
 from takeup.serving.diffusion.addons.lora.file_format import read_lora
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.server.access import NAME
 from takeup.serving.server.errors import DO_NOT_RETRY, ApiError
-from takeup.serving.server.tenants import NAME
 
 SHARED = ""
 """The owner of what all may use; no tenant has this name."""

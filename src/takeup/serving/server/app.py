@@ -15,14 +15,13 @@ from fastapi import FastAPI
 
 from takeup.errors import BadInput
 from takeup.serving.server import errors
+from takeup.serving.server.access import ApiKeys, LimitsMiddleware
 from takeup.serving.server.backends import Backend
 from takeup.serving.server.errors import ErrorBody
 from takeup.serving.server.image_routes import images_router, page_router
-from takeup.serving.server.limits_middleware import LimitsMiddleware
 from takeup.serving.server.resource_routes import adapters_router, health_router, models_router, templates_router
 from takeup.serving.server.service import Service
 from takeup.serving.server.settings import ServerSettings
-from takeup.serving.server.tenants import ApiKeys
 
 # What a server writes to its log: lines for people, or one JSON object for each. Headers, so keys, are never in it
 

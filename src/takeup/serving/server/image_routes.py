@@ -17,9 +17,9 @@ from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.types import Receive, Scope, Send
 
-from takeup.serving.server.edit_inputs import EditFiles
+from takeup.serving.server.access import ApiKeys
 from takeup.serving.server.errors import CLOSED_BY_CLIENT, REFUSED, ApiError
-from takeup.serving.server.image_codec import base64_text
+from takeup.serving.server.image_codec import EditFiles, base64_text
 from takeup.serving.server.progress_hub import RequestProgress
 from takeup.serving.server.schemas import (
     EditFacts,
@@ -31,7 +31,6 @@ from takeup.serving.server.schemas import (
     RequestTiming,
 )
 from takeup.serving.server.service import AcceptedRequest, Caller, FinishedImage, Service
-from takeup.serving.server.tenants import ApiKeys
 
 # The editing page: one file with its own style and script, and a policy that lets it load nothing else ----------------
 

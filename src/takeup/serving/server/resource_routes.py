@@ -7,6 +7,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
+from takeup.serving.server.access import NAME
 from takeup.serving.server.adapter_registry import RegisteredAdapter
 from takeup.serving.server.errors import ApiError, ErrorBody
 from takeup.serving.server.image_routes import EVENTS, REQUEST_ID, ServiceOf, TenantOf, progress_response
@@ -22,7 +23,6 @@ from takeup.serving.server.schemas import (
     TemplateObject,
 )
 from takeup.serving.server.service import Service
-from takeup.serving.server.tenants import NAME
 
 # `/v1/models`: the model that is served, and `/v1/requests`: how far requests are -------------------------------------
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 from fastapi import UploadFile
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
+from takeup.serving.server.access import NAME
 from takeup.serving.server.backends import ImageFormat
-from takeup.serving.server.tenants import NAME
 
 MAX_PROMPT_CHARS = 4_000
 MAX_IMAGES, MAX_STEPS, MAX_LORAS, MAX_CONTROLS = 10, 150, 8, 4

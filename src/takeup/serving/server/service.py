@@ -17,9 +17,8 @@ from takeup.serving.scheduling.adapters import usual_bound
 from takeup.serving.server.adapter_registry import AdapterRegistry, RegisteredAdapter
 from takeup.serving.server.admission import Reservation
 from takeup.serving.server.backends import Backend, ImageJob
-from takeup.serving.server.edit_inputs import EditFiles, EditInputs
 from takeup.serving.server.errors import ApiError, api_error, body_of
-from takeup.serving.server.image_codec import image_from_base64
+from takeup.serving.server.image_codec import EditFiles, EditInputs, image_from_base64
 from takeup.serving.server.metrics import ServerMetrics
 from takeup.serving.server.progress_hub import ProgressHub, RequestProgress
 from takeup.serving.server.schemas import MAX_IMAGES, ControlNetSelection, EditForm, ImageRequestBody

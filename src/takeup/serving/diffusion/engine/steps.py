@@ -145,8 +145,7 @@ class StepEngine:
             if ticket.leaves(now_s):
                 self._release(ticket)
         ready = [ticket for ticket in list(self._running.values()) if self._is_ready(ticket)]
-        for add_on in self.add_ons:
-            add_on.plan([ticket.run for ticket in ready])
+        self._plan([ticket.run for ticket in ready])
         calls = self._group([self._as_candidate(ticket) for ticket in ready])
         for call in calls:
             self._call(tuple(self._running[number] for number in call))
@@ -174,12 +173,23 @@ class StepEngine:
             self._guarded(ticket, partial(self._tell, ticket.run))
 
     def _tell(self, run: DenoisingRun) -> None:
-        for add_on in self.add_ons:
+        for add_on in self._acting_on(run):
             add_on.joined(run)
 
+    def _acting_on(self, *runs: DenoisingRun) -> list[AddOn]:
+        """The add-ons that act on at least one of these requests."""
+        return [one for one in self.add_ons if any(_acts_on(one, run) for run in runs)]
+
+    def _plan(self, runs: list[DenoisingRun]) -> None:
+        for add_on in self._acting_on(*runs):
+            add_on.plan([run for run in runs if _acts_on(add_on, run)])
+
     def _is_ready(self, ticket: Ticket) -> bool:
-        ready: bool | None = self._guarded(ticket, lambda: all(add_on.is_ready(ticket.run) for add_on in self.add_ons))
+        ready: bool | None = self._guarded(ticket, lambda: self._all_ready(ticket.run))
         return bool(ready)
+
+    def _all_ready(self, run: DenoisingRun) -> bool:
+        return all(add_on.is_ready(run) for add_on in self._acting_on(run))
 
     def _as_candidate(self, ticket: Ticket) -> Candidate:
         run = ticket.run
@@ -187,7 +197,7 @@ class StepEngine:
         return Candidate(ticket.number, self._bucket(run), run.num_rows, deadline_s, run.computed_share)
 
     def _bucket(self, run: DenoisingRun) -> Hashable:
-        return (run.bucket(), *(add_on.bucket(run) for add_on in self.add_ons))
+        return (run.bucket(), *(add_on.bucket(run) if _acts_on(add_on, run) else None for add_on in self.add_ons))
 
     def _call(self, tickets: tuple[Ticket, ...]) -> None:
         try:
@@ -209,7 +219,7 @@ class StepEngine:
 
     def _predict(self, rows: BatchRows) -> torch.Tensor:
         with ExitStack() as stack:
-            for add_on in self.add_ons:
+            for add_on in self._acting_on(*rows.runs):
                 stack.enter_context(add_on.around(rows))
             self.num_calls += 1
             return self.compute.predict(self.family, rows)
@@ -241,8 +251,12 @@ class StepEngine:
 
     def _release(self, ticket: Ticket) -> None:
         if self._running.pop(ticket.number, None) is not None:
-            for add_on in self.add_ons:
+            for add_on in self._acting_on(ticket.run):
                 add_on.left(ticket.run)
+
+
+def _acts_on(add_on: AddOn, run: DenoisingRun) -> bool:
+    return add_on.slot is None or add_on.slot in run.extras
 
 
 def _usual_grouping(max_rows: int, deterministic: bool) -> Group:

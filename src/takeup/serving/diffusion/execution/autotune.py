@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from takeup.serving.diffusion.execution.capture_lock import CAPTURE_LOCK
+from takeup.serving.diffusion.execution.cuda_graph import CAPTURE_LOCK
 
 LOG = logging.getLogger(__name__)
 NUM_CALLS, NUM_ROUNDS = 10, 3

@@ -28,9 +28,9 @@ import torch
 
 from takeup.serving.diffusion.contract import BatchRows
 from takeup.serving.diffusion.engine.families import Family
-from takeup.serving.diffusion.execution.capture_lock import CAPTURE_LOCK
 from takeup.serving.diffusion.execution.convolutions import FusedUpsampling, channels_last
 from takeup.serving.diffusion.execution.cuda_graph import (
+    CAPTURE_LOCK,
     NUM_WARM_UPS,
     CapturedPass,
     StaticBuffers,

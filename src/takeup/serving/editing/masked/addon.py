@@ -14,6 +14,7 @@ from takeup.serving.diffusion.contract import BatchRows, DenoisingRun
 from takeup.serving.diffusion.engine.families import Family
 from takeup.serving.diffusion.policies import cheapest_capacity
 from takeup.serving.editing.masked.edit_state import (
+    SLOT,
     CheckedTokens,
     EditState,
     active_edit,
@@ -232,7 +233,11 @@ class MaskedEdits:
 
     With `formats`, templates store block inputs (rows) in addition to keys and values, with half as many bytes.
     Captured calls whose templates are not on the device then load, per block, what `formats` selects.
+
+    The hooks are installed while at least one edit is running: plain images run through the network as it is.
     """
+
+    slot = SLOT
 
     def __init__(
         self,
@@ -256,6 +261,8 @@ class MaskedEdits:
         self.layouts = LayoutCache(num_levels, 1 if self._memory is None else multiple)
         self._edit_templates = EditTemplates(store, budget, self.whole_share, self._watch)
         self._num_masked = 0
+        self._inside: set[int] = set()
+        self.hooks.remove()  # until the first edit
 
     @property
     def call(self) -> HookState:
@@ -280,6 +287,8 @@ class MaskedEdits:
     # Called by the step loop ----------------------------------------------------------------------------------------
 
     def joined(self, run: DenoisingRun) -> None:
+        self._inside.add(id(run))
+        self.hooks.install()
         self._edit_templates.joined(run)
 
     def is_ready(self, run: DenoisingRun) -> bool:
@@ -314,6 +323,9 @@ class MaskedEdits:
         self._count(rows, mode)
 
     def left(self, run: DenoisingRun) -> None:
+        self._inside.discard(id(run))
+        if not self._inside:
+            self.hooks.remove()
         self._edit_templates.left(run)
 
     # ---------------------------------------------------------------------------------------------------------------

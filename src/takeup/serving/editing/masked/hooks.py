@@ -111,6 +111,7 @@ class MaskingHooks:
     ) -> None:
         self.network, self.call = network, call or HookState()
         self._columns: MaskedConvolutions | None = None
+        self._records_rows = rows
         self.fronted: frozenset[str] = frozenset()
         self._handles: list[Any] = []
         self._recorders: list[Any] = []
@@ -123,8 +124,15 @@ class MaskingHooks:
         }
         if kind not in installers:
             raise BadInput(f"a {kind} cannot compute masked tokens only; use one of {', '.join(installers)}")
-        installers[kind]()
-        for block in blocks_of(network) if rows else ():
+        self._install = installers[kind]
+        self.install()
+
+    def install(self) -> None:
+        """Register the hooks; no effect if they are registered already."""
+        if self._handles:
+            return
+        self._install()
+        for block in blocks_of(self.network) if self._records_rows else ():
             note = partial(_note_rows, self.call, block.name + ROWS)
             self._handles.append(block.module.register_forward_pre_hook(note, with_kwargs=True))
 
@@ -137,8 +145,10 @@ class MaskingHooks:
         """Remove the hooks and restore the attention processors."""
         for handle in self._handles:
             handle.remove()
+        self._handles = []
         if self._processors is not None:
             self.network.set_attn_processor(dict(self._processors))
+            self._processors = None
 
     # ---------------------------------------------------------------------------------------------------------------
 
@@ -154,7 +164,7 @@ class MaskingHooks:
                 self._fill_attention(getattr(block, SELF_ATTENTION), f"{name}.{number}")
 
     def _into_columns(self) -> None:
-        self._columns = MaskedConvolutions(self.network, HookSource(self.call))
+        self._columns = self._columns or MaskedConvolutions(self.network, HookSource(self.call))
         self._handles.append(self.network.register_forward_pre_hook(self._begin))
         self._handles.append(self.network.register_forward_hook(self._end, always_call=True))
         for name, module in _named(self.network, "Transformer2DModel"):

@@ -17,8 +17,8 @@ from takeup.errors import BadInput
 from takeup.serving.diffusion.contract import DenoisingRun
 from takeup.serving.diffusion.engine.families import Family
 from takeup.serving.diffusion.engine.sampling import grain_of, size_of
-from takeup.serving.diffusion.execution.capture_lock import CAPTURE_LOCK
 from takeup.serving.diffusion.execution.convolutions import device_and_dtype
+from takeup.serving.diffusion.execution.cuda_graph import CAPTURE_LOCK
 from takeup.serving.editing.contract import EditRequest
 from takeup.serving.editing.templates.template import digest_of
 from takeup.serving.model import Request

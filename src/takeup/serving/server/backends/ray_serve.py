@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from takeup.errors import TakeupError
 from takeup.serving.model import Cancelled
 from takeup.serving.server.backends import Backend, ImageJob, JobHandle, ModelCard
-from takeup.serving.server.backends.worker_handle import BackendPlan
+from takeup.serving.server.backends.worker_pool import BackendPlan
 from takeup.serving.server.errors import WorkerLost
 
 if TYPE_CHECKING:

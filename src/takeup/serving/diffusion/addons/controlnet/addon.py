@@ -3,8 +3,7 @@
 How it works. Nothing in the first half of the U-Net depends on a ControlNet. So when a call begins, every ControlNet
 that one of its rows uses is started, for all those rows together; the U-Net starts too. Before each up block, the
 residuals of that block are taken from the streams, scaled row by row, summed in the order of each request, and added to
-the skips: the same numbers in the same order as in diffusers. A worker that dies is replaced by an inline worker in the
-middle of the step, permanently.
+the skips: the same numbers in the same order as in diffusers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from takeup.serving.diffusion.addons.controlnet.workers import (
     ControlWorker,
     InlineWorker,
     ResidualStream,
-    WorkerDied,
     control_image,
     scales_of,
 )
@@ -186,6 +184,8 @@ class Controls:
     images.
     """
 
+    slot = None
+
     def __init__(
         self,
         family: Family,
@@ -203,10 +203,8 @@ class Controls:
             workers or {}
         )
         self._keys = itertools.count()
-        self._running: dict[int, RegisteredImage] = {}
         self._picked: dict[str, tuple[Any, list[slice], dict[str, torch.Tensor]]] = {}
         self.reuse = ResidualReuse(max_change)
-        self.num_replaced = 0
 
     def close(self) -> None:
         """Stop the workers."""
@@ -220,11 +218,7 @@ class Controls:
         for use in run.request.controls:
             told = self._tell(run, use)
             run.extras[SLOT].append(told)
-            self._running[told.key] = told
-            try:
-                self._workers[use.net].remember(told.key, told.image)
-            except WorkerDied:
-                self._replace(use.net)
+            self._workers[use.net].remember(told.key, told.image)
 
     def is_ready(self, run: DenoisingRun) -> bool:
         return True
@@ -253,33 +247,13 @@ class Controls:
     def left(self, run: DenoisingRun) -> None:
         self.reuse.forget(run)
         for told in run.extras.pop(SLOT, ()):
-            self._running.pop(told.key)
             self._workers[told.use.net].forget(told.key)
 
     # ---------------------------------------------------------------------------------------------------------------
 
     def _started(self, parts: Sequence[ControlPart], rows: BatchRows) -> _SummedResiduals:
         calls = {net: self._call(net, rows) for net in dict.fromkeys(part.net for part in parts)}
-        return _SummedResiduals(parts, {net: _RestartingStream(self, net, call) for net, call in calls.items()})
-
-    def start(self, net: str, call: ControlCall) -> ResidualStream:
-        """Start computing a ControlNet, in this process if its worker has died."""
-        try:
-            return self._workers[net].start(call)
-        except WorkerDied:
-            return self.restart(net, call)
-
-    def restart(self, net: str, call: ControlCall) -> ResidualStream:
-        """The worker has died: compute this call and all later ones in this process."""
-        self._replace(net)
-        return self._workers[net].start(call)
-
-    def _replace(self, net: str) -> None:
-        self.num_replaced += 1
-        self._workers[net] = InlineWorker(self._nets[net])
-        for told in self._running.values():
-            if told.use.net == net:
-                self._workers[net].remember(told.key, told.image)
+        return _SummedResiduals(parts, {net: self._workers[net].start(call) for net, call in calls.items()})
 
     def _tell(self, run: DenoisingRun, use: ControlUse) -> RegisteredImage:
         if use.net not in self._nets:
@@ -313,27 +287,12 @@ class Controls:
         return picked
 
 
-class _RestartingStream:
-    """The stream of a call that survives the death of its worker. Computation starts on construction."""
-
-    def __init__(self, controls: Controls, net: str, call: ControlCall) -> None:
-        self._controls, self._net, self._call = controls, net, call
-        self._stream = controls.start(net, call)
-
-    def take(self, number: int) -> torch.Tensor:
-        try:
-            return self._stream.take(number)
-        except WorkerDied:
-            self._stream = self._controls.restart(self._net, self._call)
-            return self._stream.take(number)
-
-
 @dataclass(frozen=True, slots=True)
 class _SummedResiduals:
     """The residuals of all ControlNets of one call."""
 
     parts: Sequence[ControlPart]
-    streams: Mapping[str, _RestartingStream]
+    streams: Mapping[str, ResidualStream]
 
     def total(self, number: int, like: torch.Tensor) -> torch.Tensor:
         """The sum over all ControlNets for every row, in the order in which its request lists them."""

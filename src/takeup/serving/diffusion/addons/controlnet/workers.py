@@ -1,27 +1,34 @@
-"""ControlNet calls and the workers that compute them: inline (on first use), in a thread, or in a separate process.
+"""ControlNet calls and the workers that compute them: inline (on first use), in a thread, or in a CUDA stream.
 
 The denoiser adds residuals in its decoder: first that of the mid block, then those of the skips from the last to the
 first. So residuals are numbered in *decoder order*: 0 is the mid block, 1 the last skip, and so on. Starting a call on
 a worker returns a *stream*, from which residuals are taken in this order; taking one blocks for that one only, so the
-decoder starts when the first few have arrived. Several workers run concurrently. The death of a process is detected
-when a residual is taken from it.
+decoder starts when the first few have arrived. Several workers run concurrently.
 """
 
-import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from PIL import Image
 
-from takeup.errors import TakeupError
 from takeup.serving.diffusion.execution.convolutions import device_and_dtype
+from takeup.serving.diffusion.execution.cuda_graph import (
+    CapturedPass,
+    StaticBuffers,
+    Tensors,
+    capture,
+    cuda,
+    num_padded,
+)
+from takeup.serving.diffusion.execution.executors import ROW_SIZES, CudaGraphExecutor, PreparedNetwork
 
 # Control images preprocessed as in diffusers, except that they are converted to floats on the device ------------------
 
@@ -46,10 +53,6 @@ def control_image(picture: Any, size: tuple[int, int], factor: int, net: Any) ->
 
 
 # One call of a ControlNet: its inputs, its computation, and the order in which its residuals are used -----------------
-#
-# The denoiser adds residuals in its decoder: first that of the mid block, then those of the skips from the last to the
-# first. So residuals are numbered in *decoder order*: 0 is the mid block, 1 the last skip, and so on. Workers send them
-# in this order, and the decoder starts when the first few have arrived.
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +134,7 @@ def scales_of(scale: float, num_residuals: int, guess_mode: bool) -> Sequence[fl
     return list(rising.flip(0))
 
 
-# ControlNet workers: inline (on first use), in a separate thread, or in a separate process ----------------------------
-#
-# Starting a call on a worker returns a *stream*, from which residuals are taken in decoder order; taking one blocks for
-# that one only. Several workers run concurrently. The death of a process is detected when a residual is taken from it.
-
-
-class WorkerDied(TakeupError):
-    """The process of a ControlNet has died."""
+# ControlNet workers: inline (on first use), in a separate thread, or in a separate CUDA stream ------------------------
 
 
 class ResidualStream(Protocol):
@@ -217,136 +213,109 @@ class _FutureStream:
         return self._residuals[number]
 
 
-class ProcessWorker:
-    """Computes in a separate process. Inputs and residuals are in shared memory.
+# ControlNets as CUDA graphs, each in a separate stream of the same device ---------------------------------------------
+#
+# A ControlNet captured as a CUDA graph is one launch, so all ControlNets of a call and the first half of the denoiser
+# run concurrently, as far as the device has capacity. Residuals are read after an event, in decoder order.
 
-    Tensors are shared once for every set of shapes; after that only control messages are sent: "compute", and "residual
-    3 is ready". Answers carry the number of their call, because a caller that failed may have left some of them unread.
-    """
 
-    def __init__(self, module: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._line, theirs = context.Pipe()
-        self._process = context.Process(target=run_worker_process, args=(theirs, module), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._inputs: dict[str, torch.Tensor] = {}
-        self._residuals: list[torch.Tensor] = []
-        self._num_calls = 0
+CHANGING = ("sample", "timestep")
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
+
+class StreamWorker:
+    """Computes one ControlNet with the optimizations of `compute`. Without CUDA it is computed inline."""
+
+    def __init__(self, module: Any, compute: CudaGraphExecutor) -> None:
+        self._net = ControlNet(module)
+        self._prepared = compute.prepared(module)
+        self._calls: dict[Hashable, _CapturedCalls] = {}
+        self._stream = cuda.Stream(module.device) if module.device.type == "cuda" else None
+        self._pool = cuda.graph_pool_handle() if self._stream is not None else None
 
     def remember(self, key: int, image: torch.Tensor) -> None:
-        self._send(("remember", key, image))
+        self._net.remember(key, image)
 
     def forget(self, key: int) -> None:
-        with suppress(WorkerDied):  # a dead worker holds no images
-            self._send(("forget", key))
+        self._net.forget(key)
 
+    @torch.no_grad()
     def start(self, call: ControlCall) -> ResidualStream:
-        if not _same_shapes(self._inputs, dict(call.tensors)):
-            self._inputs = {name: _shared(tensor) for name, tensor in call.tensors.items()}
-            self._send(("inputs", self._inputs))
-        else:
-            for name, tensor in call.tensors.items():
-                self._inputs[name].copy_(tensor)
-        self._num_calls += 1
-        self._send(("compute", self._num_calls, call.images))
-        return _PipeStream(self._receive, self._num_calls, self._residuals)
+        recording = self._recording(call)
+        with self._beside():
+            residuals = recording.replay(call)
+            return _EventStream(residuals, len(call.tensors["sample"]), self._event())
 
     def close(self) -> None:
-        self._line.close()
-        self._process.join()
+        """Drop the CUDA graphs."""
+        self._calls.clear()
 
-    def _send(self, message: object) -> None:
-        try:
-            self._line.send(message)
-        except (OSError, ValueError) as problem:
-            raise WorkerDied(f"the process of a ControlNet is gone ({problem}); it is computed here") from problem
+    def _recording(self, call: ControlCall) -> _CapturedCalls:
+        num_rows = num_padded(len(call.tensors["sample"]), ROW_SIZES)
+        is_silent = self._prepared.packed.is_silent(call.tensors["encoder_hidden_states"])
+        kind = num_rows, is_silent, tuple((name, tensor.shape[1:]) for name, tensor in call.tensors.items())
+        if kind not in self._calls:
+            self._calls[kind] = _CapturedCalls(self._net, self._prepared, call, num_rows, self._pool)
+        return self._calls[kind]
 
-    def _receive(self) -> Any:
-        try:
-            return self._line.recv()
-        except (EOFError, OSError) as problem:
-            raise WorkerDied("the process of a ControlNet died while it computed; it is computed here") from problem
+    def _beside(self) -> AbstractContextManager[Any]:
+        if self._stream is None:
+            return nullcontext()
+        self._stream.wait_stream(cuda.current_stream())  # inputs are ready, and the last residuals were read
+        beside: AbstractContextManager[Any] = cuda.stream(self._stream)
+        return beside
+
+    def _event(self) -> Any:
+        if self._stream is None:
+            return None
+        event = cuda.Event()
+        event.record()
+        return event
 
 
-class _PipeStream:
-    """A stream that delivers one residual at a time."""
+class _EventStream:
+    """Residuals that are valid once the event has completed."""
 
-    def __init__(self, receive: Callable[[], Any], call: int, residuals: list[torch.Tensor]) -> None:
-        self._receive, self._call, self._residuals = receive, call, residuals
-        self._num_there = 0
+    def __init__(self, residuals: Tensors, num_rows: int, event: Any) -> None:
+        self._residuals, self._num_rows, self._event = residuals, num_rows, event
 
     def take(self, number: int) -> torch.Tensor:
-        while self._num_there <= number:
-            self._hear(*self._receive())
-        return self._residuals[number]
-
-    def _hear(self, call: int, answer: Any) -> None:
-        if isinstance(answer, list):  # new shapes: new shared-memory residual buffers
-            self._residuals[:] = answer
-        elif call != self._call:
-            return
-        elif isinstance(answer, Exception):
-            raise answer
-        else:
-            self._num_there = answer + 1
+        if self._event is not None:
+            self._event.wait()  # the stream that reads waits, not this thread
+            self._event = None
+        return self._residuals[number][: self._num_rows]
 
 
-def _shared(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in shared memory."""
-    copy: torch.Tensor = tensor.detach().contiguous().clone().share_memory_()  # type: ignore[no-untyped-call]
-    return copy
+class _CapturedCalls:
+    """The calls of one shape: static buffers, and the captured pass over them."""
 
+    def __init__(self, net: ControlNet, prepared: PreparedNetwork, call: ControlCall, num_rows: int, pool: Any) -> None:
+        self._net, self._packed = net, prepared.packed
+        embedded = net.embedded(call.images)
+        self._buffers = StaticBuffers({**call.tensors, "embedded": embedded}, num_rows)
+        self._inputs = dict(self._buffers.tensors)
+        self._embedded = self._inputs.pop("embedded")
+        self._text = prepared.packed.blocks(self._inputs["encoder_hidden_states"])
+        self._is_silent = prepared.packed.is_silent(call.tensors["encoder_hidden_states"])
+        self._seen: tuple[list[torch.Tensor], tuple[int, ...]] = ([], ())
+        self._fill(call)
+        self._pass: CapturedPass = capture(self._compute, embedded.device, pool)
 
-def _same_shapes(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> bool:
-    def described(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-        return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    def replay(self, call: ControlCall) -> Tensors:
+        """All residuals in decoder order, for all rows of the buffers."""
+        self._fill(call)
+        return self._pass.replay(lambda: None)
 
-    return described(old) == described(new)
+    def _fill(self, call: ControlCall) -> None:
+        lasting = {name: tensor for name, tensor in call.tensors.items() if name not in CHANGING}
+        self._buffers.fill({name: call.tensors[name] for name in CHANGING})
+        old, images = self._seen
+        if len(old) != len(lasting) or any(a is not b for a, b in zip(old, lasting.values(), strict=True)):
+            self._buffers.fill(lasting)
+            self._packed.project(self._inputs["encoder_hidden_states"], self._text)
+        if images != call.images:
+            self._buffers.fill({"embedded": self._net.embedded(call.images)})
+        self._seen = list(lasting.values()), call.images
 
-
-def run_worker_process(line: Connection, module: Any) -> None:
-    """Main loop of a ControlNet process: handle messages until the pipe is closed."""
-    torch.set_num_threads(1)
-    desk = _WorkerState(line, ControlNet(module))
-    while True:
-        try:
-            desk.hear(line.recv())
-        except (EOFError, OSError):
-            return
-
-
-class _WorkerState:
-    """The state of the worker process between messages."""
-
-    def __init__(self, line: Connection, net: ControlNet) -> None:
-        self._line, self._net = line, net
-        self._inputs: dict[str, torch.Tensor] = {}
-        self._shared: list[torch.Tensor] = []
-
-    def hear(self, message: tuple[Any, ...]) -> None:
-        """Handle one message."""
-        word, *arguments = message
-        if word == "inputs":
-            (self._inputs,) = arguments
-        elif word == "compute":
-            self._compute(*arguments)
-        else:
-            getattr(self._net, word)(*arguments)
-
-    def _compute(self, call: int, images: tuple[int, ...]) -> None:
-        try:
-            residuals = self._net.residuals(ControlCall(self._inputs, images))
-        except Exception as problem:
-            self._line.send((call, TakeupError(f"a ControlNet failed: {problem}")))
-            return
-        if [one.shape for one in residuals] != [one.shape for one in self._shared]:
-            self._shared = [_shared(one) for one in residuals]
-            self._line.send((call, self._shared))
-        for number, (shared, residual) in enumerate(zip(self._shared, residuals, strict=True)):
-            shared.copy_(residual)
-            self._line.send((call, number))
+    def _compute(self, at_seam: Callable[[], None]) -> Tensors:
+        self._packed.attach(self._text, self._is_silent)
+        return self._net.compute(self._inputs, self._embedded)

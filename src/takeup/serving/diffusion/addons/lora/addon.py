@@ -8,17 +8,15 @@ fails its request.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Literal
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 
-from takeup.errors import TakeupError
 from takeup.serving.diffusion.addons.lora.loading import LoraLoader
-from takeup.serving.diffusion.addons.lora.stacked_merge import StackedWeights
 from takeup.serving.diffusion.addons.lora.targets import DENOISERS, Layer, LayerId, layers_of
 from takeup.serving.diffusion.addons.lora.weights import (
     Lora,
@@ -31,8 +29,213 @@ from takeup.serving.diffusion.addons.lora.weights import (
 )
 from takeup.serving.diffusion.contract import BatchRows, DenoisingRun
 from takeup.serving.diffusion.engine.families import Family
+from takeup.serving.diffusion.execution.cuda_graph import cuda
 from takeup.serving.diffusion.execution.weight_stacks import WeightStacks
 from takeup.serving.diffusion.policies import FormCosts, LoraGroup, choose_form, extra_share
+
+# LoRAs merged into whole stacks: one copy to the device, one batched matmul for each layer shape ----------------------
+#
+# How it works. Packed, a LoRA has two tensors for each block of weights. A set of LoRAs is merged block by block: all
+# factors A and all factors B are concatenated along the rank, scales multiplied in; then W = W0 + B A is one batched
+# matmul over the whole block, from the pristine W0. So sums of several LoRAs are sums of their products. On a device,
+# blocks are copied in a separate stream while the block before them is merged; they stay there as long as the set is
+# kept, so switching back to it is a merge without a copy. Changes that are not low-rank products (DoRA, LoHa, LoKr),
+# and convolutions, are patched layer by layer.
+
+
+# A LoRA in the layout of stacks: for each block of weights two tensors, all of them in one flat buffer ----------------
+#
+# The layers of one shape are slices of one block. A LoRA becomes, for each block, `up` and `down` with a slice for each
+# layer too, padded with zeros to the largest rank, in the dtype of the weights. The buffer is pinned where there is a
+# device, so that it is copied at full speed and asynchronously.
+
+
+@dataclass(frozen=True, slots=True)
+class LoraPack:
+    """The low-rank factors of one LoRA. `shapes`: layers, outputs, inputs and rank for the number of each block."""
+
+    host: torch.Tensor = field(repr=False)
+    shapes: Mapping[int, tuple[int, int, int, int]]
+
+    def spans(self) -> dict[int, slice]:
+        """The span of each block in the buffer."""
+        spans, offset = {}, 0
+        for number, (layers, outputs, inputs, rank) in self.shapes.items():
+            spans[number] = slice(offset, offset + layers * rank * (outputs + inputs))
+            offset = spans[number].stop
+        return spans
+
+    def pieces(self, flat: torch.Tensor) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """`up` (layers, outputs, rank) and `down` (layers, rank, inputs) of every block, as views of the buffer."""
+        pieces = {}
+        for number, span in self.spans().items():
+            layers, outputs, inputs, rank = self.shapes[number]
+            middle = span.start + layers * outputs * rank
+            up, down = flat[span.start : middle], flat[middle : span.stop]
+            pieces[number] = up.view(layers, outputs, rank), down.view(layers, rank, inputs)
+        return pieces
+
+
+class LoraPacker:
+    """Packs LoRAs for the stacks of one component, with an LRU cache of `max_kept` packs."""
+
+    def __init__(self, stacks: WeightStacks, component: str, max_kept: int = 16) -> None:
+        self._stacks, self._component, self._max_kept = stacks, component, max_kept
+        self._kept: OrderedDict[int, tuple[Lora, LoraPack]] = OrderedDict()
+
+    def pack(self, lora: Lora) -> LoraPack:
+        """The low-rank changes of stacked layers, in the layout of the stacks."""
+        if id(lora) not in self._kept:
+            self._kept[id(lora)] = lora, self._packed(lora)
+        self._kept.move_to_end(id(lora))
+        while len(self._kept) > self._max_kept:
+            self._kept.popitem(last=False)
+        return self._kept[id(lora)][1]
+
+    def can_pack(self, layer: LayerId, lora: Lora) -> bool:
+        """Whether this layer is stacked, and the LoRA changes it by a low-rank product."""
+        return layer[0] == self._component and layer[1] in self._stacks.places and lora.changes[layer].is_low_rank
+
+    def _packed(self, lora: Lora) -> LoraPack:
+        shapes = self._shapes(lora)
+        block = self._stacks.stacks[0].block
+        num_numbers = sum(layers * rank * (outputs + inputs) for layers, outputs, inputs, rank in shapes.values())
+        pack = LoraPack(torch.zeros(num_numbers, dtype=block.dtype, pin_memory=block.is_cuda), shapes)
+        pieces = pack.pieces(pack.host)
+        for layer in self._layers(lora):
+            change, place = lora.changes[layer], self._stacks.places[layer[1]]
+            up, down = (piece[place.number] for piece in pieces[place.stack])
+            up[:, : change.rank] = _as(up.dtype, change.pieces["up"].of(lora.buffer)) * change.factor
+            down[: change.rank] = _as(up.dtype, change.pieces["down"].of(lora.buffer))
+        return pack
+
+    def _shapes(self, lora: Lora) -> dict[int, tuple[int, int, int, int]]:
+        ranks: dict[int, int] = {}
+        for layer in self._layers(lora):
+            number = self._stacks.places[layer[1]].stack
+            ranks[number] = max(ranks.get(number, 0), lora.changes[layer].rank)
+        blocks = {number: self._stacks.stacks[number].block for number in ranks}
+        largest_first = sorted(ranks, key=lambda number: -blocks[number].numel())
+        shapes = {number: (len(blocks[number]), *self._stacks.stacks[number].shape) for number in largest_first}
+        return {number: (*shape, ranks[number]) for number, shape in shapes.items()}
+
+    def _layers(self, lora: Lora) -> Iterator[LayerId]:
+        return (layer for layer in lora.changes if self.can_pack(layer, lora))
+
+
+def _as(dtype: torch.dtype, factor: torch.Tensor) -> torch.Tensor:
+    """As a matrix; in single precision if it is to be rounded to another dtype."""
+    return factor.flatten(1) if factor.dtype == dtype else factor.flatten(1).float()
+
+
+DeviceCopies = Sequence[Mapping[int, Any]]
+Product = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFactors(StagedWeights):
+    """A staged set whose low-rank products are not computed yet: packs with their scales, and their device copies."""
+
+    packs: tuple[tuple[LoraPack, float], ...] = ()
+    landed: list[torch.Tensor] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def blocks(self) -> list[int]:
+        """The numbers of the blocks that change."""
+        return list(dict.fromkeys(number for pack, _ in self.packs for number in pack.shapes))
+
+
+class StackedWeights(PatchedWeights):
+    """Weights whose linear layers are in `stacks`. `stage` packs on the host; `use` copies and merges."""
+
+    def __init__(self, layers: Mapping[LayerId, Layer], stacks: WeightStacks, component: str) -> None:
+        super().__init__(layers)
+        self._stacks, self._component = stacks, component
+        self._packer = LoraPacker(stacks, component)
+        self._pristine_blocks: dict[int, torch.Tensor] = {}
+        self._copying: Any = None
+
+    def stage(self, loras: LoraSet) -> StagedWeights:
+        changed = self._changed(loras)
+        singly = {layer for layer in changed if not self._is_grouped(layer, loras)}
+        packs = tuple((self._packer.pack(lora), scale) for lora, scale in loras)
+        return StagedFactors(loras, self._patched(loras, singly), packs)
+
+    @torch.no_grad()
+    def _take_out(self, next_one: StagedWeights) -> None:
+        super()._take_out(next_one)
+        for number in set(_blocks_of(self._current)) - set(_blocks_of(next_one)):
+            self._block(number).copy_(self._clean_block(number))
+
+    @torch.no_grad()
+    def _put_in(self, staged: StagedWeights) -> None:
+        if isinstance(staged, StagedFactors):
+            for number, (up, down) in self._products(staged):
+                torch.baddbmm(self._clean_block(number), up, down, out=self._block(number))
+        super()._put_in(staged)  # after whole blocks
+
+    def _products(self, factors: StagedFactors) -> Iterator[tuple[int, Product]]:
+        """The factors of every block in order, once they are copied; later blocks are prefetched."""
+        arrivals: DeviceCopies = [] if factors.landed else self._send(factors)
+        pieces = [pack.pieces(flat) for (pack, _), flat in zip(factors.packs, factors.landed, strict=True)]
+        for number in factors.blocks:
+            for events in arrivals:
+                if number in events:
+                    events[number].wait()
+            own = [(one[number], scale) for one, (_, scale) in zip(pieces, factors.packs, strict=True) if number in one]
+            yield number, _concatenated(own)
+
+    def _send(self, factors: StagedFactors) -> DeviceCopies:
+        """Start copying. Returns the events after which blocks are ready. On a CPU nothing is copied."""
+        device = self._block(0).device
+        if device.type != "cuda":
+            factors.landed[:] = [pack.host for pack, _ in factors.packs]
+            return []
+        self._copying = self._copying or cuda.Stream(device)
+        factors.landed[:] = [torch.empty_like(pack.host, device=device) for pack, _ in factors.packs]
+        self._copying.wait_stream(cuda.current_stream())  # previous users of this memory are done
+        arrivals: list[dict[int, Any]] = [{} for _ in factors.packs]
+        with cuda.stream(self._copying):
+            for number in factors.blocks:
+                for (pack, _), flat, events in zip(factors.packs, factors.landed, arrivals, strict=True):
+                    if number in pack.shapes:
+                        events[number] = _copied(pack.host, flat, pack.spans()[number])
+        return arrivals
+
+    def _is_grouped(self, layer: LayerId, loras: LoraSet) -> bool:
+        return all(self._packer.can_pack(layer, lora) for lora, _ in loras if layer in lora.changes)
+
+    def _clean_block(self, number: int) -> torch.Tensor:
+        with self._lock:
+            if number not in self._pristine_blocks:  # then it is not patched yet
+                self._pristine_blocks[number] = self._block(number).clone()
+            return self._pristine_blocks[number]
+
+    def _clean(self, layer: LayerId) -> torch.Tensor:
+        place = self._stacks.places.get(layer[1]) if layer[0] == self._component else None
+        return super()._clean(layer) if place is None else self._clean_block(place.stack)[place.number]
+
+    def _block(self, number: int) -> torch.Tensor:
+        return self._stacks.stacks[number].block
+
+
+def _blocks_of(staged: StagedWeights) -> list[int]:
+    return staged.blocks if isinstance(staged, StagedFactors) else []
+
+
+def _copied(host: torch.Tensor, flat: torch.Tensor, span: slice) -> Any:
+    flat[span].copy_(host[span], non_blocking=True)
+    event = cuda.Event()
+    event.record()
+    return event
+
+
+def _concatenated(own: Sequence[tuple[Product, float]]) -> Product:
+    """The factors of several LoRAs concatenated into those of one."""
+    ups = [up if scale == 1 else up * scale for (up, _), scale in own]
+    downs = [down for (_, down), _ in own]
+    return (ups[0], downs[0]) if len(own) == 1 else (torch.cat(ups, 2), torch.cat(downs, 1))
+
 
 SLOT = "loras"
 Form = Literal["merged", "sidecar", "auto"]
@@ -59,10 +262,10 @@ class Loras:
     """The add-on. `form` merges LoRAs into the weights, computes them as a sidecar, or chooses the cheaper one.
 
     With `stacks`, those of the denoiser prepared for a device, whole stacks are merged at once. That takes a few
-    milliseconds, and CUDA graphs do not support sidecar layers: then `auto` means `merged`. `agree` receives whether
-    the LoRAs are loaded here and returns whether they become active now, because other ranks may still be loading them;
-    it receives None if loading failed.
+    milliseconds, and CUDA graphs do not support sidecar layers: then `auto` means `merged`.
     """
+
+    slot = None  # requests without LoRAs need the weights without them
 
     def __init__(
         self,
@@ -72,9 +275,8 @@ class Loras:
         max_staged: int = 4,
         *,
         stacks: WeightStacks | None = None,
-        agree: Callable[[bool | None], bool] = bool,
     ) -> None:
-        self._family, self._loader, self._agree = family, loader, agree
+        self._family, self._loader = family, loader
         self._form: Form = "merged" if stacks is not None and form == "auto" else form
         layers = layers_of(family.pipeline)
         denoiser = {layer: module for layer, module in layers.items() if layer[0] in DENOISERS}
@@ -104,7 +306,7 @@ class Loras:
         wanted: RequestedLoras = run.extras[SLOT]
         if wanted.is_felt or not wanted.loading or run.step < run.request.plain_steps:
             return True
-        if self._have_all_arrived(run, wanted):
+        if self._arrives(run, wanted):
             wanted.arrived_at_step = run.step
             return True
         return run.step < run.request.late_steps
@@ -136,16 +338,6 @@ class Loras:
             self._loader.release(name)
 
     # ---------------------------------------------------------------------------------------------------------------
-
-    def _have_all_arrived(self, run: DenoisingRun, wanted: RequestedLoras) -> bool:
-        """Whether the LoRAs are loaded on all ranks."""
-        try:
-            arrived = self._arrives(run, wanted)
-        except Exception:
-            with suppress(TakeupError):
-                self._agree(None)
-            raise
-        return self._agree(arrived)
 
     def _arrives(self, run: DenoisingRun, wanted: RequestedLoras) -> bool:
         """Whether the request can be computed with its LoRAs from now on; raises if loading failed."""
