@@ -33,7 +33,7 @@ def backend() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def real(backend: Any) -> Iterator[Any]:
     """A client, with the key of Alice, of a server of that model."""
-    from serving.server.houses import house
+    from serving.server.clients import house
 
     with house(backend, model=REAL) as client:
         yield client

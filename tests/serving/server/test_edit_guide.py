@@ -20,7 +20,7 @@ pytest.importorskip("openai", reason="needs the package 'openai'")
 from PIL import Image
 
 from command_line import Run
-from serving.server.houses import house
+from serving.server.clients import house
 from serving.stock import ENGINE_MARKS
 from takeup.serving.server.access import ApiKeys
 from takeup.serving.server.backends.local import ServingPlan, TemplateStorage

@@ -19,7 +19,7 @@ pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip inst
 from PIL import Image
 
 from serving.server.chromium import CHROMIUM, Tab, browser
-from serving.server.houses import ALICE, eventually, house
+from serving.server.clients import ALICE, eventually, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.serving.server.backends.local import ServingPlan

@@ -25,7 +25,7 @@ pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip inst
 
 from PIL import Image
 
-from serving.server.houses import ALICE, ask, bearer, eventually, metric
+from serving.server.clients import ALICE, ask, bearer, eventually, metric
 from serving.stock import ENGINE_MARKS
 
 pytestmark = ENGINE_MARKS

@@ -25,7 +25,7 @@ from PIL import Image
 from safetensors.torch import save
 
 from serving.lora_files import ATTENTION, factors, kohya, peft_style
-from serving.server.houses import app_of, ask, eventually
+from serving.server.clients import app_of, ask, eventually
 from serving.stock import ENGINE_MARKS
 from takeup.serving.diffusion.addons.lora.targets import layers_of
 from takeup.serving.diffusion.engine.tiny import build, tiny

@@ -23,8 +23,8 @@ pytest.importorskip("openai", reason="needs the package 'openai'")
 from openai import OpenAI
 from PIL import Image
 
+from serving.server.clients import ALICE, BOB, app_of, bearer, house
 from serving.server.conftest import REAL
-from serving.server.houses import ALICE, BOB, app_of, bearer, house
 from serving.stock import ENGINE_MARKS
 from takeup.errors import OutputFailed
 from takeup.serving.editing.templates import disk

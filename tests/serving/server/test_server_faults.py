@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
-from serving.server.houses import app_of, ask, eventually, house, metric
+from serving.server.clients import app_of, ask, eventually, house, metric
 from serving.server.painting import PICTURE, Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis import checks
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from serving.server.houses import ALICE, bearer
+from serving.server.clients import ALICE, bearer
 from serving.stock import ENGINE_MARKS
 
 pytestmark = ENGINE_MARKS

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
-from serving.server.houses import ask, house
+from serving.server.clients import ask, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.serving.server.backends.local import StepLoopMeter

@@ -24,8 +24,8 @@ import torch
 from openai import AsyncOpenAI, NotFoundError, OpenAI
 from PIL import Image
 
+from serving.server.clients import ALICE, ask, eventually, house, metric
 from serving.server.conftest import REAL
-from serving.server.houses import ALICE, ask, eventually, house, metric
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.serving.diffusion.addons.controlnet.addon import Controls

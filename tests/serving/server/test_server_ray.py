@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
-from serving.server.houses import ask, eventually, house
+from serving.server.clients import ask, eventually, house
 from serving.server.painting import DEADLY, PICTURE, PainterPlan
 from serving.stock import ENGINE_MARKS
 from takeup.serving.server.backends.ray_serve import RayBackend

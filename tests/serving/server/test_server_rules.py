@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
-from serving.server.houses import ALICE, KEYS, MODEL, app_of, ask, bearer, eventually, house, metric
+from serving.server.clients import ALICE, KEYS, MODEL, app_of, ask, bearer, eventually, house, metric
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput, UnknownName

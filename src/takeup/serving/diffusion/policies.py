@@ -1,25 +1,4 @@
-"""Decisions of the step loop, all pure: batching, token capacity, LoRA form, and reuse of ControlNet residuals.
-
-Batching. Requests are *compatible* when their inputs have the same shapes and they use the same weights; the engine
-marks this with an equal `bucket`. Their progress does not matter: every row has a separate timestep.
-
-Batching of masked edits. A call of n rows is padded to its largest mask. In units of whole images, it costs
-
-    call_share + n * (largest share that one of them computes),
-
-so a separate call pays off for an edit whose mask is much larger or smaller than the others'. For edits with equal row
-counts, an optimal partition is contiguous when sorted by share: a shortest path over the split points, solved exactly.
-Capturing a CUDA graph takes as long as some hundred steps, so a mask is rather padded to a captured capacity.
-
-LoRA form. Merged, a step has no extra cost, but all rows of a call must use the same LoRAs, and each change of the set
-rewrites the weights. As a *sidecar*, every row may use different LoRAs, and each layer costs a little more:
-
-    merged   sets * (merge_s + step_s)        one call, and one merge, for every distinct set
-    sidecar  step_s * (1 + extra_share)       one call for all
-
-Residual reuse. The *change* is the difference of the residuals of two evaluated steps, relative to their norm. It is
-assumed to grow linearly with the number of steps; residuals are reused while the predicted change stays in a bound.
-"""
+"""Decisions of the step loop, all pure: batching, token capacity, LoRA form, and reuse of ControlNet residuals."""
 
 import math
 from collections.abc import Collection, Hashable, Sequence

@@ -1,14 +1,7 @@
 """Convolutions of U-Nets: channels-last memory format throughout, and fused upsampling.
 
-Convolutions on accelerators are fastest with channels last, and tokens are channels-last anyway. But the blocks that
-convert images into tokens and back copy the result into channels-first format, so a channels-last network pays for two
-copies at each of them; here that copy is omitted. With channels last a 1x1 convolution is a matmul, which can add its
-bias; as a convolution, the bias is one more pass over the image. The first convolution, of few channels, is padded.
-
-2x nearest-neighbour upsampling and a 3x3 convolution are fused, for four ninths of the multiplications: in the
-upsampled image every pixel occurs four times, so a 3x3 window sees at most 2x2 different ones, and which depends on
-the quarter of the pixel the window is centred on. So there are four 2x2 convolutions over the original image, whose
-outputs are interleaved. Weights that apply to the same pixel are summed beforehand.
+Blocks that convert images into tokens and back copy the result into channels-first format, so a channels-last network
+pays for two copies at each of them; here that copy is omitted. The first convolution, of few channels, is padded.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,10 +1,6 @@
 """CUDA graphs: a computation on static buffers, captured once and replayed; text encoders as such graphs.
 
-How it works. A CUDA graph is a list of kernels with the addresses they read and write. Replaying it costs one launch
-instead of thousands, but all addresses must be those of the capture. So inputs are copied into buffers
-(`StaticBuffers`), and results are read from fixed tensors. A computation may have one *seam*, at which something that
-is not captured happens (residuals arrive): it is then captured as two graphs. Where there is no CUDA device, or
-capture fails, the computation runs eagerly (`Uncaptured`).
+Where there is no CUDA device, or capture fails, the computation runs eagerly (`Uncaptured`).
 """
 
 import copy

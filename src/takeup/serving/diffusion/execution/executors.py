@@ -1,17 +1,4 @@
-"""Executors: the network is called eagerly, or as CUDA graphs.
-
-How it works. `CudaGraphExecutor` prepares a network once: linear weights move into stacks, convolutions become
-channels-last, blocks are compiled if requested. Then every kind of call (shapes, rows, residuals or none) is captured
-the first time it is made, for a number of rows from a short list; fewer rows are padded. What is constant between
-steps (the text, its keys and values) is not copied or computed again.
-
-Compiled regions. Compiling a whole network takes minutes and rules out hooks. Its blocks repeat, in ControlNets too,
-so compiling them is cheaper, and hooks between them still work. Compiled code reads weights in place: patching weights
-in place needs no recompilation.
-
-Seams. Residuals of ControlNets enter a U-Net before each up block; nothing in the first half depends on a ControlNet.
-They are numbered in decoder order: 0 belongs to the mid block, 1 to the last skip, and so on.
-"""
+"""Executors: the network is called eagerly, or as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -206,10 +193,7 @@ class PreparedNetwork:
 
 
 def prepare_network(
-    network: Any,
-    compile_options: Mapping[str, Any] | None = None,
-    eight_bits: bool = False,
-    is_lean: bool = True,
+    network: Any, compile_options: Mapping[str, Any] | None = None, eight_bits: bool = False, is_lean: bool = True
 ) -> PreparedNetwork:
     """Stack, pack and lay out the weights of a network, once; compile its blocks if options are given."""
     stacks = stack_layers(channels_last(network))

@@ -1,12 +1,6 @@
 """Operations with CUDA kernels, autotuned where there are several; on other devices the reference implementation.
 
-Matmuls. A separate gate reads back what the matmul has just written; fused, it is not written at all. Whether that is
-faster is measured, not assumed. Matmuls without a gate are left to libraries: custom tiles were no faster.
-
-Attention is exact, by libraries, a Triton kernel of this package, or split keys. A device computes a block of queries
-of one head on each multiprocessor (SM). Few tokens are few blocks, often just more than there are SMs, so that a
-second wave runs with most of them idle. Splitting the keys gives more, smaller blocks: each part is attended
-separately, with its log-sum-exp, and the partial results are combined by these. That is the same sum in another order.
+Attention is exact, by libraries, a Triton kernel of this package, or split keys.
 """
 
 # mypy: disable-error-code="untyped-decorator"

@@ -11,8 +11,7 @@ is computed, written, read, added and written again. Here
     where every second row is silent (all-zero text), only the others are normalized, projected and added to in
     cross-attention: silent rows get only the bias, which they have like all others.
 
-The results are those of diffusers; rounding differs. These modules are not compiled by TorchInductor: a block is a few
-kernels, each chosen by measurement (`layers`, `attending`).
+These modules are not compiled by TorchInductor: a block is a few kernels, each chosen by measurement.
 """
 
 import logging

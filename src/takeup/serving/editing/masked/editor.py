@@ -240,11 +240,7 @@ DISK_BYTES = 100 << 30
 
 
 def edit_once(
-    pipeline: Any,
-    request: Request,
-    edit: EditRequest,
-    templates: Path | None = None,
-    budget: float = 0.0,
+    pipeline: Any, request: Request, edit: EditRequest, templates: Path | None = None, budget: float = 0.0
 ) -> tuple[Any, EditReport]:
     """The edited picture, and statistics. `templates` is a folder in which templates persist across processes."""
     family = family_of(pipeline)

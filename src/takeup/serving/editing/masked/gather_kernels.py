@@ -1,7 +1,6 @@
 """Triton kernels that gather: neighbours of pixels (im2col), and rows of tensors in pinned host memory.
 
-Only called on CUDA tensors. One kernel gathers the rows of many host tensors by address, so that only these rows cross
-the bus: launching one per tensor would take longer than the transfer.
+Only called on CUDA tensors.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Masked calls for CUDA-graph capture: fixed addresses, few kernels, no hooks; double buffering of their inputs.
 
-How it works. A CUDA graph reads the addresses it was captured with. So each kind of masked call has private index
-tables, into which those of other masks of the same sizes are copied, and two buffers for cached activations
-(`DoubleBuffer`): the next step's are prefetched on a side stream while a call reads the other buffer. Keys and values
-are in memory that all kinds share.
+How it works. Each kind of masked call has private index tables, into which those of other masks of the same sizes are
+copied, and two buffers for cached activations (`DoubleBuffer`): the next step's are prefetched on a side stream while a
+call reads the other buffer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Masked calls of U-Nets and of Flux for CUDA-graph capture, and the choice of the one for a network.
 
 U-Nets: masked convolutions whose transformers compute in place (`unet_blocks`). Flux: the same computation as with
-hooks, with fewer kernels. Blocks read their tensors from attributes of their modules, so that equal blocks share
-compiled code, which is compiled for a dynamic number of tokens. AdaLN modulations of time and prompt are computed when
-an edit begins (`Modulations`).
+hooks, with fewer kernels. AdaLN modulations of time and prompt are computed when an edit begins (`Modulations`).
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,7 @@
 """Cached activations of a template for one step, per block as K/V or block input (rows), and the choice between them.
 
-Keys and values computed from rows take half as many bytes to load, and two matmuls. The input of a block need not be
-loaded if the block before it is computed whole, for every token and with the text of the request. The masked call
-itself is the same either way. What is loaded is chosen per block by sizes, bandwidth and measured times.
+Keys and values computed from rows take half as many bytes to load, and two matmuls. What is loaded is chosen per block
+by sizes, bandwidth and measured times.
 """
 
 import logging

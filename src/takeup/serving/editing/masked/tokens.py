@@ -1,15 +1,4 @@
-"""Tokens of a masked call: from a pixel mask to the tokens to compute on every grid, and cached values of the rest.
-
-How it works. Tokens interact only through keys and values. So a network can compute a subset of its tokens, if
-
-    the subset is *taken* (gathered) where tokens enter the blocks,
-    keys and values of the other tokens are *filled* in, and
-    the output of the blocks is filled in too,
-
-with the activations of a run in which all tokens were computed (`record`). Each filled tensor has a name. Every row of
-the batch has a separate subset. Shorter rows are padded by repeating a token: it is computed twice, to the same value,
-and written to the same index.
-"""
+"""Tokens of a masked call: from a pixel mask to the tokens to compute on every grid, and cached values of the rest."""
 
 from __future__ import annotations
 

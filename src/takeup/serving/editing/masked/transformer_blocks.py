@@ -1,9 +1,6 @@
 """Transformer blocks whose keys and values can be computed from the block input; Flux: rotary attention and AdaLN.
 
-AdaLN modulations (scales and shifts) of Flux depend on the step and the prompt, not on the image. Computing them for
-one step reads more than a quarter of all weights for one row each. The steps of an edit are known when it begins: one
-matmul per norm computes the rows of all steps, and every step reads its own from fixed memory. The results equal those
-of single steps up to rounding.
+AdaLN modulations (scales and shifts) of Flux depend on the step and the prompt, not on the image.
 """
 
 from collections.abc import Iterator, Mapping

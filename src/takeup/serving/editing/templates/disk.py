@@ -1,12 +1,7 @@
 """Templates on disk: a folder of files for every owner, with a quota per owner and a total quota.
 
-Several processes may share the folder: files are written atomically, a file deleted while in use stays mapped, and
-changes by other processes are noticed when space is freed. Forgetting an image is recorded on disk as a new
-*generation*, so that all processes notice it.
-
 A file has pages in the order of the steps, each one sequential, aligned, checksummed; then an index, and a short tail
-with the offset of the index. A file without its tail is incomplete. Reading memory-maps the file and verifies all
-pages; repeated reads hit the page cache.
+with the offset of the index.
 """
 
 import json

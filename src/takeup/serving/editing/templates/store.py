@@ -177,10 +177,7 @@ class TemplateStore:
         self._disk = None if folder is None else TemplateFolder(folder, make_policy(), *room.of_disk)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="templates")
         self._coming: dict[str, Future[None]] = {}
-        self._tiers = {
-            "device": _Tier(room.device_bytes, make_policy()),
-            "host": _Tier(room.host_bytes, make_policy()),
-        }
+        self._tiers = {"device": _Tier(room.device_bytes, make_policy()), "host": _Tier(room.host_bytes, make_policy())}
         self._users: Counter[str] = Counter()
         self._begun: dict[str, str] = {}
         self._made: dict[str, str] = {}

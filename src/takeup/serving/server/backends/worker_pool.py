@@ -292,11 +292,7 @@ class PoolBackend:
     """`num_workers` processes that build the same plan. Waits until all of them are ready."""
 
     def __init__(
-        self,
-        plan: BackendPlan,
-        num_workers: int,
-        report: Notify = lambda _: None,
-        route: Route = ROUTES["affinity"],
+        self, plan: BackendPlan, num_workers: int, report: Notify = lambda _: None, route: Route = ROUTES["affinity"]
     ) -> None:
         self._plan, self._report, self._route = plan, report, route
         self._lock = threading.RLock()

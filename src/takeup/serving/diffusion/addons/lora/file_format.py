@@ -1,13 +1,9 @@
 """Reads a LoRA file for a pipeline: every key is used, or the file is rejected with the list of unused keys.
 
-Supported are the key styles of diffusers (old and new), PEFT, and kohya with its alphas; denoisers and text encoders.
-Only safetensors are read, because other formats can run code. Kinds of change, by their parts, for a layer with
-weights W of rank r:
-
-    LoRA   down (r, in), up (out, r)                W + alpha / r * up down
-    DoRA   the same, a magnitude m for each output  m (W + alpha / r * up down) / |W + alpha / r * up down|
-    LoHa   w1_a, w1_b, w2_a, w2_b                   W + alpha / r * (w1_a w1_b) o (w2_a w2_b)
-    LoKr   w1 and w2, each whole or a product       W + alpha / r * kron(w1, w2)
+LoRA   down (r, in), up (out, r)                W + alpha / r * up down
+DoRA   the same, a magnitude m for each output  m (W + alpha / r * up down) / |W + alpha / r * up down|
+LoHa   w1_a, w1_b, w2_a, w2_b                   W + alpha / r * (w1_a w1_b) o (w2_a w2_b)
+LoKr   w1 and w2, each whole or a product       W + alpha / r * kron(w1, w2)
 """
 
 import json

@@ -1,12 +1,4 @@
-"""Asynchronous loading of LoRAs from storage, and the in-memory cache in front of it.
-
-Reading a file holds the GIL for long stretches (keys are sorted, shapes checked), each of which would delay a step.
-The loader process writes the flat buffer into shared memory and sends a message; this process only maps the buffer. If
-the loader dies, only the LoRAs it was reading fail, with an error message, and the next one is read by a new process.
-
-LoRAs stay cached until the memory is full; then the policy selects the victim, but never a LoRA that a request still
-uses. The policy receives the *queue*: the LoRAs in use, then those of the waiting requests, in order.
-"""
+"""Asynchronous loading of LoRAs from storage, and the in-memory cache in front of it."""
 
 import multiprocessing
 import threading

@@ -2,7 +2,6 @@
 
 Group norm: a value added to each channel, optional SiLU. Three kernels: the first sums every channel over parts of the
 image, the second turns the sums of a group into a factor and a shift for each of its channels, the third applies them.
-The order of summation is fixed, so that equal inputs give bit-identical outputs.
 """
 
 # ruff: noqa: PLR0913, PLR0917, SIM102  kernels take numbers, and branch when they are compiled

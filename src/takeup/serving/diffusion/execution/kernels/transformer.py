@@ -1,9 +1,6 @@
 """Kernels of transformer blocks: layer norm with a pending bias, GEGLU gates, and a persistent GEGLU matmul.
 
-The matmul loads and stores tiles by the copy engine of the device (tensor descriptors), so nothing is masked. Values
-and their gates are one tile, loaded and multiplied together, of which only the product of its halves is written. There
-are as many programs as the device runs concurrently, each of which loops over tiles: the next one is loaded while the
-last one is gated.
+The matmul loads and stores tiles by the copy engine of the device (tensor descriptors), so nothing is masked.
 """
 
 # ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled

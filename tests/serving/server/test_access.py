@@ -18,7 +18,7 @@ pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip inst
 import torch
 from PIL import Image
 
-from serving.server.houses import ALICE, BOB, KEYS, ask, bearer, house
+from serving.server.clients import ALICE, BOB, KEYS, ask, bearer, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput

@@ -17,7 +17,7 @@ from takeup.serving.model import Request
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
 
 pytestmark = ENGINE_MARKS
-README = Path(__file__).parents[3] / "src/takeup/serving/README.md"
+README = Path(__file__).parents[2] / "src/takeup/serving/README.md"
 
 
 def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.support.full_size import FULL_SIZE, box_mask, count_flop
-from serving.masked.networks import block_mask
+from serving.editing.networks import block_mask
 from serving.stock import ENGINE_MARKS
 from takeup.serving.editing.masked.edit_state import with_sample
 from takeup.serving.editing.masked.kv_cache import FlatKvCache

@@ -13,7 +13,7 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 from torch.nn.functional import conv2d, group_norm, interpolate, silu
 
-from serving.masked.networks import Network, block_mask, scattered_mask
+from serving.editing.networks import Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
 from takeup.serving.editing.masked.graph_calls import DoubleBuffer

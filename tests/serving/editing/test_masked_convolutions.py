@@ -17,8 +17,8 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from serving.editing.networks import FAMILY_NAMES, Network
 from serving.lora_files import factors, peft_style, save
-from serving.masked.networks import FAMILY_NAMES, Network
 from serving.stock import ENGINE_MARKS, gap
 from takeup.serving.diffusion.addons.lora.addon import Form, Loras
 from takeup.serving.diffusion.addons.lora.loading import ThreadLoader

@@ -12,7 +12,7 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 
 import torch
 
-from serving.masked.networks import Network
+from serving.editing.networks import Network
 from serving.stock import ENGINE_MARKS, gap
 from takeup.serving.editing.masked.transformer_blocks import KINDS, Modulations
 

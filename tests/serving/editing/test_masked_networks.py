@@ -11,7 +11,7 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 
 import torch
 
-from serving.masked.networks import FAMILY_NAMES, Network, block_mask, scattered_mask
+from serving.editing.networks import FAMILY_NAMES, Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
 from takeup.serving.editing.masked.hooks import MaskingHooks

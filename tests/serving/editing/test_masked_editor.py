@@ -18,7 +18,7 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 from PIL import Image
 
-from serving.masked.networks import FAMILY_NAMES
+from serving.editing.networks import FAMILY_NAMES
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
 from takeup.serving.diffusion.contract import DenoisingRun

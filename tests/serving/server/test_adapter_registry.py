@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
-from serving.server.houses import BOB, ask, bearer, house
+from serving.server.clients import BOB, ask, bearer, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
