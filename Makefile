@@ -14,7 +14,7 @@ test:  ## set up the test extras and run the suite
 test-spark35:  ## the Spark plug-in on Spark 3.5, in an environment of its own
 	@test -x .venv35/bin/python || python3 -m venv .venv35
 	@.venv35/bin/python -m pip install --quiet -e . 'pyspark==3.5.*' pytest pytest-timeout pytest-xdist hypothesis
-	@.venv35/bin/python -m pytest tests/caching/spark
+	@.venv35/bin/python -m pytest tests/caching/engines/spark
 
 check:  ## format, lint and types
 	@scripts/setup test

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from reproduced import reproduced, together
-from takeup.caching import engines as caching_engines
+from takeup.caching.experiment import ENGINES as CACHING_ENGINES
 from takeup.caching.policies import POLICIES
 from takeup.caching.traces import WORKLOADS
 from takeup.cli import COMMANDS
@@ -25,7 +25,7 @@ from takeup.cli import takeup as command_tree
 from takeup.core.report import Check, Report
 from takeup.edge import engines as edge_engines
 from takeup.edge.policies import POLICIES as ALLOCATIONS
-from takeup.edge.traces import SETTINGS
+from takeup.edge.traces.generators import SETTINGS
 from takeup.papers import PAPERS
 from takeup.streaming import Capacity, Cell, Player, read_log, solve_cell
 from takeup.streaming import engines as streaming_engines
@@ -50,7 +50,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ON_THE_COMMAND_LINE = {
-    "caching": (*POLICIES, *WORKLOADS, *caching_engines.ENGINES),
+    "caching": (*POLICIES, *WORKLOADS, *CACHING_ENGINES),
     "edge": (*ALLOCATIONS, *SETTINGS, *edge_engines.ENGINES),
     "streaming": (*SIMULATORS, *streaming_engines.ENGINES),
 }

@@ -21,7 +21,8 @@ from benchmarks.support.dated import options_of, publish, versions
 from takeup.caching.model import FlatTrace
 from takeup.caching.simulate.compiled.flat import next_requests, replay_belady, replay_flat
 from takeup.caching.simulate.compiled.flat_queues import lru_miss_curve
-from takeup.caching.traces.flat import dense_ids, read_oracle_general, write_oracle_general, zipf_trace
+from takeup.caching.traces.flat import dense_ids, read_oracle_general, write_oracle_general
+from takeup.caching.traces.generators import zipf_trace
 from takeup.core.report import Check, Column, Report, Table
 
 SEED = 0

@@ -46,7 +46,7 @@ REQUIREMENTS = (
         "caching engine dask",
         ("distributed", "dask"),
         "pip install 'takeup[dask]'",
-        why_not="takeup.caching.engines.dask.client:why_unsupported",
+        why_not="takeup.caching.engines.dask.plugins:why_unsupported",
     ),
     Requirement("cluster engine embedded", ("numpy", "numba"), "pip install takeup"),
     Requirement(

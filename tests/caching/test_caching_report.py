@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-from takeup.caching.model import CachingResult
-from takeup.caching.report import FlatResult, flat_report, job_report
+from takeup.caching.model import CachingResult, FlatResult
+from takeup.caching.report import flat_report, job_report
 from takeup.core.report import Report
 
 SCENARIO = {"domain": "caching", "verb": "compare"}
@@ -129,16 +127,3 @@ def test_a_request_stream_shows_hits_and_misses() -> None:
 
 def test_no_requests_have_no_hits() -> None:
     assert FlatResult("lru", 400, 0, 0, 0, 0).hit_share == 0.0
-
-
-# Results themselves -------------------------------------------------------------------------------------------------
-
-
-def test_equal_results_differ_in_nothing() -> None:
-    assert result().differences(result()) == {}
-
-
-def test_differences_name_the_field_and_both_values() -> None:
-    other = dataclasses.replace(result(), num_hits=3, makespan_s=21.0)
-
-    assert result().differences(other) == {"num_hits": (4, 3), "makespan_s": (20.0, 21.0)}

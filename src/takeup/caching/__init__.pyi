@@ -1,6 +1,5 @@
 from takeup.caching.contract import Policy as Policy
 from takeup.caching.contract import PolicySpec as PolicySpec
-from takeup.caching.contract import Store as Store
 from takeup.caching.engines.local import LocalStore as LocalStore
 from takeup.caching.groups import GroupTable as GroupTable
 from takeup.caching.model import AdmissionDecision as AdmissionDecision
@@ -16,5 +15,5 @@ from takeup.caching.simulate.compiled.flat import replay_flat as replay_flat
 from takeup.caching.simulate.compiled.replay import replay as replay
 from takeup.caching.traces import generate as generate
 from takeup.caching.traces import read_trace as read_trace
-from takeup.caching.traces.builder import WorkloadBuilder as WorkloadBuilder
 from takeup.caching.traces.generators import WORKLOADS as WORKLOADS
+from takeup.caching.traces.job_graph import WorkloadBuilder as WorkloadBuilder

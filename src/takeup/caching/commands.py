@@ -132,7 +132,7 @@ def run(
 
 def _run_spark(policy: str, command: tuple[str, ...], *, dry_run: bool, as_json: bool, out: Path | None) -> int:
     """Run the command under the policy and show its counters; the exit code is that of the command."""
-    from takeup.caching.engines.spark import counts_report, run_submit, submit_command
+    from takeup.caching.engines.spark.session import counts_report, run_submit, submit_command
 
     if dry_run:
         click.echo(" ".join(submit_command(policy, command)))
@@ -165,3 +165,20 @@ def whatif(
 def curve(trace: str, as_json: bool, out: Path | None, quiet: bool) -> None:
     """LRU's miss ratio at every size, from one pass over the key trace TRACE."""
     show(_report("curve", "lru", "100%", on=None, quiet=quiet, trace=trace), as_json=as_json, out=out, charts=CHARTS)
+
+
+@caching.command()
+@click.argument("eventlog", type=Path)
+@click.argument("file", type=Path)
+@click.option("--allow-truncated", is_flag=True, help="Accept the log of a running or killed application.")
+def profile(eventlog: Path, file: Path, allow_truncated: bool) -> None:
+    """Write what the Spark application of EVENTLOG reads to FILE, a profile for the next run with the plug-in.
+
+    The plug-in takes it with `configure(..., profile=FILE)` or with the setting `spark.takeup.profile`.
+    """
+    from takeup.caching.engines.spark.event_log_profile import write_profile
+    from takeup.caching.traces.spark_events import find_log, read_lines
+
+    lines = read_lines(find_log(eventlog), allow_truncated=allow_truncated)
+    write_profile(file, (line.event for line in lines))
+    click.echo(f"wrote {file}", err=True)

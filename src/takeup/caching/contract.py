@@ -30,16 +30,6 @@ class Policy(Protocol):
         """Select the victims for `block`, never pinned ones, and whether to admit it at all."""
 
 
-class Store(Protocol):
-    """Where an engine keeps blocks: simulated, on a local disk, in an executor. It applies a policy's decisions."""
-
-    def get(self, block: BlockId) -> object | None:
-        """The block if it is in memory, else None."""
-
-    def put(self, block: BlockId, value: object) -> AdmissionDecision:
-        """Make room as the policy says, then keep the block in memory if it was admitted."""
-
-
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
     """A policy by name: `make(table, capacity_bytes)` gives one for a store; the rest says what it knows and may do.

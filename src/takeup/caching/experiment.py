@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,13 +13,12 @@ from typing import Any, Literal
 from pydantic import field_validator, model_validator
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.engines import find_engine
-from takeup.caching.engines.local import shrink
-from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, FlatTrace, Workload
+from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, FlatResult, FlatTrace, Workload
 from takeup.caching.policies import find_policy
-from takeup.caching.report import FlatResult, flat_report, job_report
+from takeup.caching.report import flat_report, job_report
 from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces import generate, read_trace
+from takeup.core.lazy import find
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.core.scenario import Scenario, validate
@@ -27,6 +27,7 @@ from takeup.core.sweep import sweep
 from takeup.core.units import format_bytes, parse_amount
 from takeup.errors import BadInput, BadTrace
 
+ENGINES = {"local": "takeup.caching.engines.local:LocalEngine"}  # `spark` and `dask` run applications of their users
 SHOWN_DECISIONS = 20
 WORTH_PROCESSES = 20_000_000  # accesses; below that, starting processes takes longer than the replay
 
@@ -171,20 +172,11 @@ def _replay_flat(point: Point) -> FlatResult:
     assert isinstance(trace, FlatTrace)
     spec = find_policy(policy)
     if spec.base in FLAT_KERNELS:
-        counts = replay_flat(spec.base, trace, capacity_bytes, spec.admission)
-        return FlatResult(
-            policy, capacity_bytes, counts.num_requests, counts.num_hits, counts.num_evictions, counts.read_bytes
-        )
-    return _replay_flat_as_jobs(spec, trace, _model(scenario, capacity_bytes))
-
-
-def _replay_flat_as_jobs(spec: PolicySpec, trace: FlatTrace, model: EngineModel) -> FlatResult:
+        return replace(replay_flat(spec.base, trace, capacity_bytes, spec.admission), policy=policy)
     from takeup.caching.simulate.compiled.replay import replay
 
-    done = replay(spec, trace.as_workload(), model)
-    return FlatResult(
-        spec.name, done.capacity_bytes, done.num_accesses, done.num_hits, done.num_evictions, done.read_bytes
-    )
+    done = replay(spec, trace.as_workload(), _model(scenario, capacity_bytes))
+    return FlatResult(policy, capacity_bytes, done.num_accesses, done.num_hits, done.num_evictions, done.read_bytes)
 
 
 def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:
@@ -192,13 +184,14 @@ def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:
     data, notes = load(scenario)
     if not isinstance(data, Workload):
         raise BadInput(f"{data.name} is a plain request stream; an engine runs tasks, give a job graph or an event log")
-    workload = shrink(data, scenario.working_set_bytes)
+    workload = data.shrunk(scenario.working_set_bytes)
     model = _model(scenario, parse_amount(scenario.capacities[0]).of(workload.working_set_bytes))
     spec = find_policy(scenario.policies[0])
     if scenario.dry_run:
         return _dry_run(scenario, spec, workload, model)
     with TemporaryDirectory(prefix="takeup-") as folder, progress("run", workload.num_tasks, quiet=quiet) as tick:
-        result = find_engine(scenario.engine)(spec, workload, model, Path(folder)).run(tick)
+        engine = find("caching engine", scenario.engine, ENGINES)
+        result: CachingResult = engine(spec, workload, model, Path(folder)).run(tick)
     expected = simulate(spec, workload, model)
     notes += (
         f"real bytes on this machine, {format_bytes(workload.working_set_bytes)} in all; times are measured",
@@ -225,7 +218,7 @@ def _dry_run(scenario: CachingScenario, spec: PolicySpec, workload: Workload, mo
 
 def _curve(scenario: CachingScenario) -> Report:
     """LRU's miss ratio for every size of the cache, from one pass over the trace."""
-    from takeup.caching.simulate.compiled.flat import lru_miss_curve
+    from takeup.caching.simulate.compiled.flat_queues import lru_miss_curve
 
     data, notes = load(scenario)
     if not isinstance(data, FlatTrace):

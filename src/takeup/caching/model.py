@@ -8,7 +8,7 @@ is the *consumer* of its inputs. A `Workload` is everything an application does,
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -112,6 +112,17 @@ class Workload:
         for index, (job, stage, worker, compute_s) in enumerate(columns):
             yield Task(index, job, stage, worker, compute_s, self.inputs(index), self.outputs(index))
 
+    def tasks_by_job(self) -> dict[int, list[Task]]:
+        jobs: dict[int, list[Task]] = {}
+        for task in self.tasks():
+            jobs.setdefault(task.job, []).append(task)
+        return jobs
+
+    def shrunk(self, working_set_bytes: int) -> Workload:
+        """The same graph with smaller blocks: together at most this size, unless there are more blocks than bytes."""
+        factor = min(1.0, working_set_bytes / self.working_set_bytes)
+        return replace(self, block_bytes=np.maximum(1, np.floor(self.block_bytes * factor)).astype(np.int64))
+
     def positions_bytes(self) -> Ints:
         """How many bytes the engine touches before each task: the distance scale of `next` and `dag`."""
         touched = np.zeros(self.num_tasks + 1, np.int64)
@@ -209,7 +220,22 @@ class CachingResult:
         """Hits of tasks that found *all* their inputs in memory, per access."""
         return self.num_effective_hits / max(1, self.num_accesses)
 
-    def differences(self, other: CachingResult) -> dict[str, tuple[object, object]]:
-        """The fields in which two results differ, for comparing a fast replay with the plain one."""
-        pairs = ((field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
-        return {name: (mine, theirs) for name, mine, theirs in pairs if mine != theirs}
+
+@dataclass(frozen=True, slots=True)
+class FlatResult:
+    """What a replay of a request stream did under one policy; `read_bytes` are those of the blocks that were missed."""
+
+    policy: str
+    capacity_bytes: int
+    num_requests: int
+    num_hits: int
+    num_evictions: int
+    read_bytes: int
+
+    @property
+    def hit_share(self) -> float:
+        return self.num_hits / max(1, self.num_requests)
+
+    @property
+    def num_misses(self) -> int:
+        return self.num_requests - self.num_hits

@@ -1,9 +1,8 @@
 """Results of caching runs as a report: hit ratio, effective hit ratio, time, bytes, evictions and broadcasts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from takeup.caching.model import CachingResult
+from takeup.caching.model import CachingResult, FlatResult
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.core.units import format_bytes
 
@@ -31,22 +30,6 @@ FLAT_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FlatResult:
-    """What a replay of a flat trace did under one policy with one cache."""
-
-    policy: str
-    capacity_bytes: int
-    num_requests: int
-    num_hits: int
-    num_evictions: int
-    read_bytes: int
-
-    @property
-    def hit_share(self) -> float:
-        return self.num_hits / max(1, self.num_requests)
-
-
 def job_report(
     results: Sequence[CachingResult],
     working_set_bytes: int,
@@ -60,7 +43,7 @@ def job_report(
     rows = tuple(_row(result, first[result.capacity_bytes], working_set_bytes) for result in results)
     note = (
         f"cache: share of the working set of {format_bytes(working_set_bytes)}; hits and effective hits: per access; "
-        f"ratio: of the time to that of {results[0].policy}; inactive: share of the bytes in memory nobody will read"
+        f"ratio: of the time to that of {results[0].policy}; inactive: share of bytes in memory without a later read"
     )
     series = _charts(results, working_set_bytes) if len({r.capacity_bytes for r in results}) > 1 else _bars(results)
     return Report(
@@ -126,9 +109,9 @@ def flat_report(
     rows: list[tuple[Cell, ...]] = []
     for result in results:
         cache = 100 * result.capacity_bytes / working_set_bytes
-        hit = result.hit_share
-        rows.append((result.policy, cache, hit, 1 - hit, result.read_bytes / 1e6, result.num_evictions))
-        points.append({"policy": result.policy, "cache": cache, "miss ratio": 1 - hit})
+        misses = 1 - result.hit_share
+        rows.append((result.policy, cache, result.hit_share, misses, result.read_bytes / 1e6, result.num_evictions))
+        points.append({"policy": result.policy, "cache": cache, "miss ratio": misses})
     curve = Series("Miss ratio", "cache", "miss ratio", tuple(points), "policy", x_unit="% of working set")
     note = f"cache: share of the working set of {format_bytes(working_set_bytes)}"
     table = Table("Policies by size of the cache", FLAT_COLUMNS, tuple(rows), note)

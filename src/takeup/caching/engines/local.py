@@ -7,9 +7,8 @@ runs a whole workload on such stores and checks that every byte read is the byte
 
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +140,7 @@ class LocalEngine:
     def run(self, on_task: Callable[[], None] = lambda: None) -> CachingResult:
         """Run everything; `on_task` is called after each task."""
         started_s, started_cpu_s = time.perf_counter(), time.process_time()
-        unknown = self._tasks_of_jobs()
+        unknown = self.workload.tasks_by_job()
         if self.model.profile == "recurring" or self.spec.offline:
             self._announce(self.workload.tasks())
             unknown.clear()
@@ -153,12 +152,6 @@ class LocalEngine:
             self._execute(task)
             on_task()
         return self._result(time.process_time() - started_cpu_s, time.perf_counter() - started_s)
-
-    def _tasks_of_jobs(self) -> defaultdict[int, list[Task]]:
-        tasks_of_jobs = defaultdict(list)
-        for task in self.workload.tasks():
-            tasks_of_jobs[task.job].append(task)
-        return tasks_of_jobs
 
     def _announce(self, tasks: Iterable[Task]) -> None:
         """Open the groups of these consumers."""
@@ -204,10 +197,3 @@ class LocalEngine:
             task_time_s=cpu_s,
             makespan_s=wall_s,
         )
-
-
-def shrink(workload: Workload, working_set_bytes: int) -> Workload:
-    """The same graph with smaller blocks: together at most this size, unless there are more blocks than bytes."""
-    factor = min(1.0, working_set_bytes / workload.working_set_bytes)
-    sizes = np.maximum(1, np.floor(workload.block_bytes * factor)).astype(np.int64)
-    return replace(workload, block_bytes=sizes)

@@ -3,15 +3,13 @@
 from functools import partial
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.policies.belady import Belady
+from takeup.caching.policies.belady import FurthestNextUse
 from takeup.caching.policies.dag import DagValue
-from takeup.caching.policies.fifo import FirstInFirstOut
-from takeup.caching.policies.furthest_next_use import FurthestNextUse
 from takeup.caching.policies.gdsf import GreedyDualSizeFrequency
 from takeup.caching.policies.lerc import LeastEffectiveReferenceCount
 from takeup.caching.policies.lfu import LeastFrequentlyUsed
 from takeup.caching.policies.lrc import LeastReferenceCount
-from takeup.caching.policies.lru import LeastRecentlyUsed
+from takeup.caching.policies.lru import FirstInFirstOut, LeastRecentlyUsed
 from takeup.caching.policies.mrd import MostReferenceDistance
 from takeup.caching.policies.s3fifo import S3Fifo
 from takeup.caching.policies.sieve import Sieve
@@ -29,7 +27,7 @@ POLICIES: dict[str, PolicySpec] = {
     "mrd": PolicySpec("mrd", MostReferenceDistance, uses_table=True),
     "next": PolicySpec("next", FurthestNextUse, uses_table=True),
     "dag": PolicySpec("dag", DagValue, uses_table=True, admission=True),
-    "min": PolicySpec("min", Belady, uses_table=True, admission=True, offline=True),
+    "min": PolicySpec("min", FurthestNextUse, uses_table=True, admission=True, offline=True),
 }
 
 

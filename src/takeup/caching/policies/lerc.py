@@ -6,14 +6,15 @@ the smaller plain count goes first: it is the less likely to become useful again
 """
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.base import Rank, RankedPolicy
+from takeup.caching.policies.base import Rank
+from takeup.caching.policies.lrc import LeastReferenceCount
 
 
-class LeastEffectiveReferenceCount(RankedPolicy):
+class LeastEffectiveReferenceCount(LeastReferenceCount):
     """Rank: the effective reference count, then the reference count."""
 
     def rank(self, block: BlockId) -> Rank:
-        return (self.table.erc(block), self.table.rc(block))
+        return (self.table.erc(block), *super().rank(block))
 
     def explain(self, block: BlockId) -> str:
         return f"completes {self.table.erc(block)} groups, of {self.table.rc(block)} that read it"

@@ -5,10 +5,11 @@ eviction half; prefetching is the engine's part.
 """
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.base import Rank, RankedPolicy
+from takeup.caching.policies.base import Rank
+from takeup.caching.policies.belady import FurthestNextUse
 
 
-class MostReferenceDistance(RankedPolicy):
+class MostReferenceDistance(FurthestNextUse):
     """Rank: minus the stage of the next consumer."""
 
     def rank(self, block: BlockId) -> Rank:

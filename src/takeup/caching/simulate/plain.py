@@ -22,12 +22,10 @@ from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, 
 OnDecision = Callable[[int, AdmissionDecision], None]
 
 
-def ignore(block: int, room: AdmissionDecision) -> None:
-    """Ignore a decision."""
-
-
-def simulate(spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnDecision = ignore) -> CachingResult:
-    """Run the workload under the policy; `on_room` receives every decision. `policies.fast` is the fast version."""
+def simulate(
+    spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnDecision = lambda block, room: None
+) -> CachingResult:
+    """Run the workload under the policy; `on_room` receives every decision. `compiled.replay` is the fast version."""
     return Simulation(spec, workload, engine, on_room).run()
 
 
@@ -42,7 +40,9 @@ class WorkerStore:
 class Simulation:
     """One run, advanced task by task."""
 
-    def __init__(self, spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnDecision = ignore) -> None:
+    def __init__(
+        self, spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnDecision = lambda block, room: None
+    ) -> None:
         self.spec, self.workload, self.engine, self.on_room = spec, workload, engine, on_room
         self.table = GroupTable(engine.cost_model)
         worker_bytes = engine.capacity_bytes // workload.num_workers
@@ -59,10 +59,7 @@ class Simulation:
         self.inactive_bytes = self.used_bytes = 0
 
     def run(self) -> CachingResult:
-        tasks = list(self.workload.tasks())
-        tasks_of_job = defaultdict(list)
-        for task in tasks:
-            tasks_of_job[task.job].append(task)
+        tasks, tasks_of_job = list(self.workload.tasks()), self.workload.tasks_by_job()
         if self.engine.profile == "recurring" or self.spec.offline:
             self._announce(tasks)
             tasks_of_job.clear()

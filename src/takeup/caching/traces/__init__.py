@@ -5,17 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from takeup.caching.model import FlatTrace, Workload
-from takeup.caching.traces.flat import read_flat
+from takeup.caching.traces.flat import RECORDS, TABLES, read_flat
 from takeup.caching.traces.generators import WORKLOADS
+from takeup.caching.traces.job_graph import read_tasks
 from takeup.caching.traces.spark_event_log import read_event_log
-from takeup.caching.traces.tasks import read_tasks
 from takeup.core.trace import column_names
 from takeup.errors import UnknownName
 
 __all__ = ["WORKLOADS", "generate", "read_trace"]
-
-TABLES = (".csv", ".csv.gz", ".parquet")
-STREAMS = (".oraclegeneral", ".oraclegeneral.gz", ".bin", ".bin.gz")
 
 
 def generate(name: str, rng: np.random.Generator) -> Workload:
@@ -32,7 +29,7 @@ def read_trace(path: Path, *, allow_truncated: bool = False) -> tuple[Workload |
     neither is a Spark event log.
     """
     name = path.name.lower()
-    if name.endswith(STREAMS):
+    if name.endswith(RECORDS):
         return read_flat(path), ()
     if name.endswith(TABLES):
         return (read_tasks(path) if "task" in column_names(path) else read_flat(path)), ()

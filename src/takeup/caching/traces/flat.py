@@ -1,4 +1,4 @@
-"""Flat traces: request streams from tables and oracleGeneral files, the way back to a file, and a Zipf generator.
+"""Flat traces: request streams from tables and oracleGeneral files, and the way back to a file.
 
 An oracleGeneral file, the format of the public cache-trace collections, is a sequence of 24-byte little-endian records:
 second (4 bytes), object id (8), size in bytes (4), index of the next request of the object or -1 (8).
@@ -146,15 +146,6 @@ def write_oracle_general(path: Path | str, trace: FlatTrace, keys: npt.NDArray[n
     records["next"] = _next_requests(trace.requests)
     data = records.tobytes()
     write_atomically(Path(path), gzip.compress(data) if str(path).lower().endswith(".gz") else data)
-
-
-def zipf_trace(num_requests: int, num_objects: int, alpha: float, rng: np.random.Generator) -> FlatTrace:
-    """Independent requests of unit size where the object of rank r has weight r**-alpha; ids by first appearance."""
-    weights = np.arange(1, num_objects + 1, dtype=np.float64) ** -alpha
-    bounds = np.cumsum(weights)
-    ids, uniques = dense_ids(np.searchsorted(bounds, rng.random(num_requests) * bounds[-1], side="right"))
-    name = f"zipf {alpha:g}, {num_requests} requests, {num_objects} objects"
-    return FlatTrace(name, ids, np.ones(len(uniques), np.int64))
 
 
 def _read_keys(path: Path | str, key: str) -> npt.NDArray[Any]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 
 from takeup.caching.model import Workload
-from takeup.caching.traces.builder import WorkloadBuilder
+from takeup.caching.traces.job_graph import WorkloadBuilder
 from takeup.caching.traces.spark_events import (
     Rdd,
     RddPartition,

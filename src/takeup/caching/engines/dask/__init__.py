@@ -1,6 +1,6 @@
 """Dask: the spill order of a running cluster follows a policy. `install(client)` is the whole setup.
 
-    client.py: install, uninstall, counters
+    plugins.py: install, uninstall, counters
 
     scheduler                                     each worker
     plugins.py, Announcer: future reads, ---->    plugins.py, SpillPlugin: receives them, tracks local tasks

@@ -149,11 +149,7 @@ def settings(
     where the counters go at the end, as JSON. `prefetch`: read blocks back from disk before their tasks begin, into
     free memory; for jobs whose tasks wait for something else than the CPU.
     """
-    values = {
-        "spark.jars": str(jar()),
-        "spark.plugins": PLUGIN,
-        "spark.takeup.policy": _checked(policy),
-    }
+    values = {"spark.jars": str(jar()), "spark.plugins": PLUGIN, "spark.takeup.policy": _checked(policy)}
     if prefetch:
         values["spark.takeup.prefetch"] = "true"
     if profile is not None:

@@ -1,9 +1,8 @@
 """Compiled replays: the policies on flat arrays, in numba kernels; tests check that their decisions equal `plain`.
 
-Job graphs: `replay` lays a workload out as arrays and runs the kernel in `tasks`; `layout` has the arrays, the heap and
-the queues that order victims, `group_table` the reference counts and ranks. Request streams: `flat` replays a stream
-under any policy at tens of millions of requests per second, with a kernel per policy in `flat_queues` and `flat_ranks`,
-and computes LRU's miss curve for all cache sizes.
+Job graphs: `replay` lays a workload out as arrays and runs its tasks; `layout` has the arrays, the heap and the
+queues that order victims, `group_table` the reference counts and ranks. Request streams: `flat` replays a stream under
+any policy, `flat_queues` has the kernels that keep queues and the miss curve of LRU for all cache sizes.
 """
 
 from takeup.core.compiled import drop_stale_code

@@ -1,134 +1,292 @@
-"""Request streams: replay one under any policy, or compute the miss curve of LRU for all cache sizes."""
+"""Replay a request stream under any policy, at tens of millions of requests per second; kernels of GDSF and MIN."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from takeup.caching.model import FlatTrace
+from takeup.caching.model import FlatResult, FlatTrace
 from takeup.caching.policies.s3fifo import queue_bytes
-from takeup.caching.simulate.compiled.flat_queues import Counts, replay_fifo, replay_lru, replay_s3fifo, replay_sieve
-from takeup.caching.simulate.compiled.flat_ranks import (
-    next_requests,
-    replay_belady,
-    replay_by_count,
-    replay_gdsf,
-    replay_gdsf_units,
-)
-from takeup.core.arrays import Ints
+from takeup.caching.simulate.compiled import flat_queues as queues
+from takeup.caching.simulate.compiled.flat_queues import Bytes, Counts, Requests
 from takeup.core.compiled import inner, kernel
 from takeup.errors import BadInput, UnknownName
 
-# The miss ratio of LRU for every cache size at once, in one pass over the trace ---------------------------------------
+# GDSF on a heap -------------------------------------------------------------------------------------------------------
 #
-# How it works. LRU keeps the most recent blocks, so a request hits exactly in the caches that are larger than the
-# number of *other* blocks requested since the last request of the same block: its stack distance (Mattson et al., IBM
-# Systems Journal 1970). To count them, every block has one bit at the time of its last request, and the distance is
-# the number of bits after it. Bits are counted 64 at a time, and a Fenwick tree sums the words before: it fits into
-# the L1 cache. When the time indices run out, the bits are compacted and time continues after them.
+# GDSF ranks by a real number that only grows while a block is cached. So a heap may keep stale numbers: an entry at
+# the top with a stale number is sifted down with the new one, and hits never touch the heap. With unit sizes the
+# numbers are whole, and lists do better.
 
-Requests = npt.NDArray[np.uint32]
-Words = npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class MissCurve:
-    """`num_misses[size]` for a cache of `size` blocks, from none to all."""
-
-    num_requests: int
-    num_misses: Ints
-
-    @property
-    def miss_share(self) -> npt.NDArray[np.float64]:
-        return self.num_misses / max(1, self.num_requests)
-
-
-def lru_miss_curve(trace: FlatTrace) -> MissCurve:
-    """How many requests miss under LRU, by cache size in blocks. Sizes must all be equal."""
-    if trace.num_blocks and trace.block_bytes.min() != trace.block_bytes.max():
-        least, most = trace.block_bytes.min(), trace.block_bytes.max()
-        raise BadInput(f"blocks of {least} to {most} bytes have no curve by number; give a trace of equal sizes")
-    num_at_distance = _stack_distances(trace.requests.view(np.uint32), trace.num_blocks)
-    num_requests = len(trace.requests)
-    return MissCurve(num_requests, num_requests - np.concatenate(([0], np.cumsum(num_at_distance))))
+Heap = npt.NDArray[np.float64]  # rows of priority and index of the last request, which also tells the block
 
 
 @inner
-def _num_bits(word: np.uint64) -> int:
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return int(np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56)))
+def _is_before(heap: Heap, left: int, right: int) -> bool:
+    """Without a branch: which of two children is smaller cannot be predicted."""
+    is_lower = heap[left, 0] < heap[right, 0]
+    is_equal = heap[left, 0] == heap[right, 0]
+    return is_lower | (is_equal & (heap[left, 1] < heap[right, 1]))
 
 
 @inner
-def _add(tree: npt.NDArray[np.int32], word: int, change: int) -> None:
-    node = word + 1
-    while node < len(tree):
-        tree[node] += change
-        node += node & -node
+def _rise(heap: Heap, place: int, priority: float, touched: float) -> None:
+    """Sift up: put an entry into `place`, or further up while it is smaller than its parent."""
+    while place > 0:
+        parent = (place - 1) >> 1
+        if heap[parent, 0] < priority or (heap[parent, 0] == priority and heap[parent, 1] < touched):
+            break
+        heap[place, 0], heap[place, 1] = heap[parent, 0], heap[parent, 1]
+        place = parent
+    heap[place, 0], heap[place, 1] = priority, touched
 
 
 @inner
-def _num_before(tree: npt.NDArray[np.int32], word: int) -> int:
-    """The sum over all words before this one."""
-    total = 0
-    while word > 0:
-        total += tree[word]
-        word &= word - 1
-    return total
+def _replace_top(heap: Heap, length: int, priority: float, touched: float) -> None:
+    """Replace the top entry. It usually belongs near the bottom: go there first, then back up."""
+    place, child = 0, 1
+    while child + 1 < length:
+        child += _is_before(heap, child + 1, child)
+        heap[place, 0], heap[place, 1] = heap[child, 0], heap[child, 1]
+        place = child
+        child = 2 * place + 1
+    if child < length:
+        heap[place, 0], heap[place, 1] = heap[child, 0], heap[child, 1]
+        place = child
+    _rise(heap, place, priority, touched)
 
 
 @inner
-def _move_together(
-    words: Words, tree: npt.NDArray[np.int32], block_at: Requests, last_time: npt.NDArray[np.int32], end: int
-) -> int:
-    """Renumber the times of last requests from 0, in the same order; returns the first free time."""
-    now = 0
-    for time in range(end):
-        block = block_at[time]
-        if last_time[block] == time:
-            last_time[block] = now
-            block_at[now] = block
-            now += 1
-    words[:] = 0
-    tree[:] = 0
-    for time in range(now):
-        words[time >> 6] |= np.uint64(1) << np.uint64(time & 63)
-    for word in range((now + 63) >> 6):
-        _add(tree, word, _num_bits(words[word]))
-    return now
+def _refresh_top(heap: Heap, length: int, requests: Requests, touched: Bytes, priority: Heap) -> None:
+    """Sift down entries with a stale priority until the top one is current."""
+    block = requests[np.uint64(heap[0, 1])]
+    while touched[block] != heap[0, 1]:
+        _replace_top(heap, length, priority[block], touched[block])
+        block = requests[np.uint64(heap[0, 1])]
 
 
 @kernel
-def _stack_distances(requests: Requests, num_blocks: int) -> Ints:
-    """How many requests have each distance; a first request has none."""
-    num_times = 2 * num_blocks + 64
-    words = np.zeros((num_times >> 6) + 1, np.uint64)
-    tree = np.zeros(len(words) + 1, np.int32)
-    block_at = np.empty(num_times, np.uint32)
-    last_time = np.full(num_blocks, -1, np.int32)
-    num_at_distance = np.zeros(num_blocks, np.int64)
-    num_seen, now = 0, 0
+def replay_gdsf(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> Counts:
+    """The lowest priority is evicted first, the incoming block included; see `policies/gdsf.py` for the rules."""
+    num_blocks = len(block_bytes)
+    priority = np.empty(num_blocks, np.float64)
+    touched = np.empty(num_blocks, np.int64)
+    frequency = np.zeros(num_blocks, np.int64)
+    victims = np.empty(num_blocks, np.uint32)
+    heap = np.empty((num_blocks, 2), np.float64)
+    length, age = 0, 0.0
+    num_hits, num_evictions, read_bytes, free_bytes = 0, 0, 0, capacity_bytes
+    for now in range(len(requests)):
+        block = requests[now]
+        size_bytes = block_bytes[block]
+        if frequency[block]:
+            num_hits += 1
+            frequency[block] += 1
+            priority[block] = age + frequency[block] / size_bytes
+            touched[block] = now
+            continue
+        read_bytes += size_bytes
+        if size_bytes > capacity_bytes:
+            continue
+        newcomer = age + 1 / size_bytes
+        num_victims = 0
+        while free_bytes < size_bytes:
+            _refresh_top(heap, length, requests, touched, priority)
+            if heap[0, 0] > newcomer:
+                break
+            victims[num_victims] = requests[np.uint64(heap[0, 1])]
+            free_bytes += block_bytes[victims[num_victims]]
+            num_victims += 1
+            length -= 1
+            _replace_top(heap, length, heap[length, 0], heap[length, 1])
+        if free_bytes < size_bytes:  # the incoming block would be among the victims: undo
+            for victim in victims[:num_victims]:
+                _rise(heap, length, priority[victim], touched[victim])
+                free_bytes -= block_bytes[victim]
+                length += 1
+            age = newcomer
+            continue
+        for victim in victims[:num_victims]:
+            frequency[victim] = 0
+            age = max(age, priority[victim])
+        num_evictions += num_victims
+        free_bytes -= size_bytes
+        frequency[block] = 1
+        priority[block] = newcomer
+        touched[block] = now
+        _rise(heap, length, newcomer, now)
+        length += 1
+    return num_hits, num_evictions, read_bytes
+
+
+@kernel
+def replay_gdsf_units(requests: Requests, num_blocks: int, capacity: int) -> Counts:
+    """The same for blocks of size one: priorities are whole numbers, so there is a list for each, as for counts."""
+    num_ranks = len(requests) + 2
+    state = np.zeros((num_blocks, 2), np.uint32)  # the second column is the frequency here
+    links = np.empty((num_ranks + min(capacity, num_blocks), 2), np.uint32)
+    owner = np.empty(min(capacity, num_blocks), np.uint32)
+    age, lowest, highest, num_cached, num_hits, num_evictions = 0, 0, -1, 0, 0, 0
     for block in requests:
-        if now == num_times:
-            now = _move_together(words, tree, block_at, last_time, now)
-        time = last_time[block]
-        if time < 0:
-            num_seen += 1
+        node = state[block, queues.NODE]
+        rank = age + 1 + (state[block, queues.RANK] if node else 0)
+        while highest < rank:
+            highest += 1
+            links[highest, queues.NEXT], links[highest, queues.PREVIOUS] = highest, highest
+        if node:
+            num_hits += 1
+            queues.unlink(links, node)
+        elif num_cached < capacity:
+            node = np.uint32(num_ranks + num_cached)
+            num_cached += 1
         else:
-            index, bit = time >> 6, np.uint64(time & 63)
-            upto = words[index] & ((np.uint64(2) << bit) - np.uint64(1))
-            num_at_distance[num_seen - _num_before(tree, index) - _num_bits(upto)] += 1
-            words[index] &= ~(np.uint64(1) << bit)
-            _add(tree, index, -1)
-        words[now >> 6] |= np.uint64(1) << np.uint64(now & 63)
-        _add(tree, now >> 6, 1)
-        last_time[block] = now
-        block_at[now] = block
-        now += 1
-    return num_at_distance
+            while lowest <= rank and links[lowest, queues.NEXT] == lowest:
+                lowest += 1
+            age = min(lowest, rank)
+            if lowest > rank:
+                continue
+            node = links[lowest, queues.NEXT]
+            queues.unlink(links, node)
+            victim = owner[node - num_ranks]
+            state[victim, queues.NODE], state[victim, queues.RANK] = 0, 0
+            num_evictions += 1
+        owner[node - num_ranks] = block
+        state[block, queues.NODE] = node
+        state[block, queues.RANK] += 1
+        queues.append(links, rank, node)
+    return num_hits, num_evictions, len(requests) - num_hits
+
+
+# Compiled replay of Belady's MIN, and the next request of every request that it needs ---------------------------------
+#
+# How it works. A cached block is at the index of its *next* request in a set of indices, one bit each. Request `now`
+# is a hit exactly if bit `now` is set, without a look-up of the block. The victim is the highest set bit, found over a
+# second level that has one bit per word of the first. Bits below `now` are never looked at again, so a hit clears
+# nothing. Blocks without a next request are queued in the order in which they were last read, and evicted first.
+
+NEVER = -1
+Words = npt.NDArray[np.uint64]
+
+
+@kernel
+def _next_requests(requests: Requests, num_blocks: int) -> npt.NDArray[np.int32]:
+    following = np.empty(len(requests), np.int32)
+    seen = np.full(num_blocks, NEVER, np.int32)
+    for now in range(len(requests) - 1, -1, -1):
+        following[now] = seen[requests[now]]
+        seen[requests[now]] = now
+    return following
+
+
+def next_requests(requests: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The index of the next request of the same block, or `NEVER`, for every request."""
+    following: npt.NDArray[np.int32] = _next_requests(requests.view(np.uint32), int(requests.max(initial=-1)) + 1)
+    return following
+
+
+@inner
+def _highest_bit(word: np.uint64) -> int:
+    bit = 0
+    for step in (32, 16, 8, 4, 2, 1):
+        if word >> np.uint64(step):
+            word >>= np.uint64(step)
+            bit += step
+    return bit
+
+
+@inner
+def _highest_below(words: Words, summary: Words, limit: int) -> int:
+    """The highest set bit below `limit`. There must be one."""
+    index = limit >> 6
+    word = words[index] & ((np.uint64(1) << np.uint64(limit & 63)) - np.uint64(1))
+    if not word:
+        outer = index >> 6
+        word = summary[outer] & ((np.uint64(1) << np.uint64(index & 63)) - np.uint64(1))
+        while not word:
+            outer -= 1
+            word = summary[outer]
+        index = (outer << 6) + _highest_bit(word)
+        word = words[index]
+    return (index << 6) + _highest_bit(word)
+
+
+@inner
+def _insert(words: Words, summary: Words, place: int) -> None:
+    words[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+    summary[place >> 12] |= np.uint64(1) << np.uint64((place >> 6) & 63)
+
+
+@inner
+def _remove(words: Words, summary: Words, place: int) -> None:
+    words[place >> 6] &= ~(np.uint64(1) << np.uint64(place & 63))
+    if not words[place >> 6]:
+        summary[place >> 12] &= ~(np.uint64(1) << np.uint64((place >> 6) & 63))
+
+
+@inner
+def _farther_bytes(
+    words: Words, summary: Words, requests: Requests, block_bytes: Bytes, top: int, nearest: int, enough_bytes: int
+) -> int:
+    """Bytes of blocks that are next requested after `nearest`; stops as soon as they are enough."""
+    found_bytes = 0
+    place = _highest_below(words, summary, top)
+    while place > nearest and found_bytes < enough_bytes:
+        found_bytes += block_bytes[requests[place]]
+        place = _highest_below(words, summary, place)
+    return found_bytes
+
+
+@kernel
+def replay_belady(
+    requests: Requests, block_bytes: Bytes, capacity_bytes: int, admission: bool, following: npt.NDArray[np.int32]
+) -> Counts:
+    """The farthest next request is evicted first; with admission, only for a block that is requested earlier.
+
+    Blocks that are never requested again may be evicted for any block.
+    """
+    words = np.zeros((len(requests) >> 6) + 1, np.uint64)
+    summary = np.zeros((len(requests) >> 12) + 1, np.uint64)
+    top = 0  # no bit is set from here on
+    unused = np.empty(len(block_bytes), np.uint32)  # never requested again, in the order of their last request
+    unused_head, unused_tail, unused_bytes = 0, 0, 0
+    num_hits, num_evictions, read_bytes, free_bytes = 0, 0, 0, capacity_bytes
+    for now in range(len(requests)):
+        block, later = requests[now], following[now]
+        if words[now >> 6] >> np.uint64(now & 63) & np.uint64(1):
+            num_hits += 1
+        else:
+            size_bytes = block_bytes[block]
+            read_bytes += size_bytes
+            if size_bytes > capacity_bytes:
+                continue
+            missing_bytes = size_bytes - free_bytes - unused_bytes
+            if admission and missing_bytes > 0:
+                if later == NEVER:
+                    continue
+                _insert(words, summary, now)  # upper end of the scan
+                top = max(top, now + 1)
+                if _farther_bytes(words, summary, requests, block_bytes, top, later, missing_bytes) < missing_bytes:
+                    continue
+            while free_bytes < size_bytes:
+                if unused_head < unused_tail:
+                    victim = unused[unused_head]
+                    unused_head += 1
+                    unused_bytes -= block_bytes[victim]
+                else:
+                    top = _highest_below(words, summary, top)
+                    _remove(words, summary, top)
+                    victim = requests[top]
+                free_bytes += block_bytes[victim]
+                num_evictions += 1
+            free_bytes -= size_bytes
+        if later == NEVER:
+            unused[unused_tail] = block
+            unused_tail += 1
+            unused_bytes += block_bytes[block]
+        else:
+            _insert(words, summary, later)
+            top = max(top, later + 1)
+    return num_hits, num_evictions, read_bytes
 
 
 # Replay a flat trace under any policy at tens of millions of requests per second --------------------------------------
@@ -136,85 +294,25 @@ def _stack_distances(requests: Requests, num_blocks: int) -> Ints:
 # On a flat trace every request is the only input of one consumer. So LERC counts what LRC counts, and MRD, `next` and
 # MIN all look at the next request: the names share a kernel.
 
-FlatKernel = Callable[[FlatTrace, int, bool], Counts]
 
-
-@dataclass(frozen=True, slots=True)
-class FlatCounts:
-    """What one replay did; `read_bytes` are the bytes of the blocks that were missed."""
-
-    num_requests: int
-    num_hits: int
-    num_evictions: int
-    read_bytes: int
-
-    @property
-    def num_misses(self) -> int:
-        return self.num_requests - self.num_hits
-
-    @property
-    def hit_share(self) -> float:
-        return self.num_hits / max(1, self.num_requests)
-
-
-def _replay(kernel: Callable[..., Counts], trace: FlatTrace, *arguments: object) -> Counts:
-    """Dispatch to the kernel; unsigned ids avoid a check for negative indices at every look-up."""
-    return kernel(trace.requests.view(np.uint32), trace.block_bytes, *arguments)
-
-
-def _lru(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
-    return _replay(replay_lru, trace, capacity_bytes)
-
-
-def _fifo(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
-    return _replay(replay_fifo, trace, capacity_bytes)
-
-
-def _lfu(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
-    return _replay(replay_by_count, trace, capacity_bytes, False, True)
-
-
-def _sieve(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
-    return _replay(replay_sieve, trace, capacity_bytes)
-
-
-def _s3fifo(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
-    return _replay(replay_s3fifo, trace, capacity_bytes, *queue_bytes(capacity_bytes))
-
-
-def _gdsf(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
-    if (trace.block_bytes == 1).all():
-        counts: Counts = replay_gdsf_units(trace.requests.view(np.uint32), trace.num_blocks, capacity_bytes)
-        return counts
-    return _replay(replay_gdsf, trace, capacity_bytes)
-
-
-def _lrc(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
-    return _replay(replay_by_count, trace, capacity_bytes, admission, False)
-
-
-def _min(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
-    return _replay(replay_belady, trace, capacity_bytes, admission, next_requests(trace.requests))
-
-
-FLAT_KERNELS: dict[str, FlatKernel] = {
-    "lru": _lru,
-    "fifo": _fifo,
-    "lfu": _lfu,
-    "sieve": _sieve,
-    "s3fifo": _s3fifo,
-    "gdsf": _gdsf,
-    "lrc": _lrc,
-    "lerc": _lrc,
-    "mrd": _min,
-    "next": _min,
-    "min": _min,
+FLAT_KERNELS: dict[str, Callable[..., Counts]] = {
+    "lru": queues.replay_lru,
+    "fifo": queues.replay_fifo,
+    "lfu": queues.replay_by_count,
+    "sieve": queues.replay_sieve,
+    "s3fifo": queues.replay_s3fifo,
+    "gdsf": replay_gdsf,
+    "lrc": queues.replay_by_count,
+    "lerc": queues.replay_by_count,
+    "mrd": replay_belady,
+    "next": replay_belady,
+    "min": replay_belady,
 }
 MAX_REQUESTS = 2**31 - 1  # kernels keep indices of requests in 32 bits
 CAN_REFUSE = ("lrc", "lerc", "mrd", "next", "min")
 
 
-def replay_flat(policy: str, trace: FlatTrace, capacity_bytes: int, admission: bool = False) -> FlatCounts:
+def replay_flat(policy: str, trace: FlatTrace, capacity_bytes: int, admission: bool = False) -> FlatResult:
     """Serve every request of the trace in order, from a cache of this size under this policy."""
     if policy not in FLAT_KERNELS:
         raise UnknownName("flat-trace policy", policy, FLAT_KERNELS)
@@ -224,5 +322,28 @@ def replay_flat(policy: str, trace: FlatTrace, capacity_bytes: int, admission: b
         raise BadInput(f"{len(trace.requests)} requests are more than {MAX_REQUESTS}; replay the trace in parts")
     if admission and policy not in CAN_REFUSE:
         raise BadInput(f"{policy} admits every block; leave admission off, or choose one of {', '.join(CAN_REFUSE)}")
-    num_hits, num_evictions, read_bytes = FLAT_KERNELS[policy](trace, capacity_bytes, admission)
-    return FlatCounts(len(trace.requests), num_hits, num_evictions, read_bytes)
+    num_hits, num_evictions, read_bytes = _replay(policy, trace, capacity_bytes, admission)
+    return FlatResult(policy, capacity_bytes, len(trace.requests), num_hits, num_evictions, read_bytes)
+
+
+def _replay(policy: str, trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
+    """Call the kernel; unsigned ids avoid a check for negative indices at every look-up."""
+    requests = trace.requests.view(np.uint32)
+    if policy == "gdsf" and (trace.block_bytes == 1).all():
+        units: Counts = replay_gdsf_units(requests, trace.num_blocks, capacity_bytes)
+        return units
+    more = _more_arguments(policy, trace, capacity_bytes, admission)
+    return FLAT_KERNELS[policy](requests, trace.block_bytes, capacity_bytes, *more)
+
+
+def _more_arguments(policy: str, trace: FlatTrace, capacity_bytes: int, admission: bool) -> tuple[object, ...]:
+    match policy:
+        case "lfu":
+            return False, True
+        case "lrc" | "lerc":
+            return admission, False
+        case "s3fifo":
+            return queue_bytes(capacity_bytes)
+        case "mrd" | "next" | "min":
+            return admission, next_requests(trace.requests)
+    return ()

@@ -1,4 +1,4 @@
-"""Compiled replays of the policies that keep queues: LRU, FIFO, SIEVE and S3-FIFO.
+"""Compiled replays of the policies that keep queues or lists, and the miss curve of LRU for all cache sizes.
 
 How it works. A hit must cost one look-up in one small array, so none of these keeps linked lists:
 
@@ -14,10 +14,15 @@ Every kernel returns (hits, evictions, bytes of missed blocks). Sizes are read o
 counters in local variables: in an array, or handed over to a function in a tuple, they cost half the speed or more.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
+from takeup.caching.model import FlatTrace
+from takeup.core.arrays import Ints
 from takeup.core.compiled import inner, kernel
+from takeup.errors import BadInput
 
 Requests = npt.NDArray[np.uint32]  # unsigned spares a check for negative indices at every look-up
 Bytes = npt.NDArray[np.int64]
@@ -197,3 +202,225 @@ def replay_s3fifo(
             small[small_tail], small_tail = block, _after(small_tail, num_blocks)
             small_used += size_bytes
     return num_hits, num_evictions, read_bytes
+
+
+# LFU and LRC on bucket queues: they rank by a number of requests ------------------------------------------------------
+#
+# How it works. LFU ranks by past requests and LRC by future ones: whole numbers that change by one at every request,
+# with ties to the least recent. So there is one list per rank, and a request moves the block to the end of the
+# neighbouring list: the first block of the lowest list is the victim, and no step depends on the size of the cache. A
+# list is a ring through a sentinel, the node whose index is the rank. Other nodes are allocated to blocks while they
+# are cached, and reused, so that all links in use stay close together in memory.
+
+Links = npt.NDArray[np.uint32]
+NEXT, PREVIOUS = 0, 1  # columns of the links
+NODE, RANK = 0, 1  # columns of the state of a block; node 0 stands for "not cached"
+
+
+@inner
+def unlink(links: Links, node: int) -> None:
+    following, previous = links[node, NEXT], links[node, PREVIOUS]
+    links[previous, NEXT] = following
+    links[following, PREVIOUS] = previous
+
+
+@inner
+def append(links: Links, rank: int, node: int) -> None:
+    last = links[rank, PREVIOUS]
+    links[node, NEXT] = rank
+    links[node, PREVIOUS] = last
+    links[last, NEXT] = node
+    links[rank, PREVIOUS] = node
+
+
+@inner
+def _lower_bytes(
+    links: Links, num_ranks: int, owner: Links, block_bytes: Bytes, lowest: int, limit: int, enough_bytes: int
+) -> int:
+    """Bytes of blocks ranked from `lowest` up to, not including, `limit`; stops as soon as they are enough."""
+    found_bytes = 0
+    for rank in range(lowest, limit):
+        node = links[rank, NEXT]
+        while node >= num_ranks and found_bytes < enough_bytes:
+            found_bytes += block_bytes[owner[node - num_ranks]]
+            node = links[node, NEXT]
+    return found_bytes
+
+
+@inner
+def _empty_lists(num_ranks: int, num_nodes: int) -> Links:
+    links = np.empty((num_ranks + num_nodes, 2), np.uint32)
+    for sentinel in range(num_ranks):
+        links[sentinel, NEXT], links[sentinel, PREVIOUS] = sentinel, sentinel
+    return links
+
+
+@kernel
+def replay_by_count(
+    requests: Requests, block_bytes: Bytes, capacity_bytes: int, admission: bool, counts_past: bool
+) -> Counts:
+    """The fewest requests are evicted first: past ones since the block was stored (LFU), or those still to come (LRC).
+
+    With admission, a block may evict only blocks of strictly lower rank, or of rank 0.
+    """
+    num_blocks = len(block_bytes)
+    state = np.zeros((num_blocks, 2), np.uint32)
+    for block in requests:
+        state[block, RANK] += 1
+    num_ranks = 1 + (state[:, RANK].max() if num_blocks else 0)
+    if counts_past:
+        state[:, RANK] = 0
+    step = 1 if counts_past else -1
+    links, lowest = _empty_lists(num_ranks, num_blocks), 0
+    owner = np.empty(num_blocks, np.uint32)  # the block that a node is allocated to
+    spare, num_spare = np.arange(num_ranks + num_blocks - 1, num_ranks - 1, -1).astype(np.uint32), num_blocks
+    num_hits, num_evictions, read_bytes, free_bytes = 0, 0, 0, capacity_bytes
+    for block in requests:
+        rank = state[block, RANK] + step
+        state[block, RANK] = rank
+        node = state[block, NODE]
+        if node:
+            num_hits += 1
+            unlink(links, node)
+        else:
+            size_bytes = block_bytes[block]
+            read_bytes += size_bytes
+            missing_bytes = size_bytes - free_bytes
+            if size_bytes > capacity_bytes:
+                continue
+            if admission and missing_bytes > 0:
+                limit = max(rank, 1)
+                if _lower_bytes(links, num_ranks, owner, block_bytes, lowest, limit, missing_bytes) < missing_bytes:
+                    continue
+            while free_bytes < size_bytes:
+                node = links[lowest, NEXT]
+                if node < num_ranks:
+                    lowest += 1
+                    continue
+                unlink(links, node)
+                spare[num_spare] = node
+                num_spare += 1
+                victim = owner[node - num_ranks]
+                state[victim, NODE] = 0
+                if counts_past:
+                    state[victim, RANK] = 0
+                free_bytes += block_bytes[victim]
+                num_evictions += 1
+            free_bytes -= size_bytes
+            num_spare -= 1
+            node = spare[num_spare]
+            owner[node - num_ranks] = block
+            state[block, NODE] = node
+        append(links, rank, node)
+        lowest = min(lowest, rank)
+    return num_hits, num_evictions, read_bytes
+
+
+# The miss ratio of LRU for every cache size at once, in one pass over the trace ---------------------------------------
+#
+# How it works. LRU keeps the most recent blocks, so a request hits exactly in the caches that are larger than the
+# number of *other* blocks requested since the last request of the same block: its stack distance (Mattson et al., IBM
+# Systems Journal 1970). To count them, every block has one bit at the time of its last request, and the distance is
+# the number of bits after it. Bits are counted 64 at a time, and a Fenwick tree sums the words before: it fits into
+# the L1 cache. When the time indices run out, the bits are compacted and time continues after them.
+
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class MissCurve:
+    """`num_misses[size]` for a cache of `size` blocks, from none to all."""
+
+    num_requests: int
+    num_misses: Ints
+
+    @property
+    def miss_share(self) -> npt.NDArray[np.float64]:
+        return self.num_misses / max(1, self.num_requests)
+
+
+def lru_miss_curve(trace: FlatTrace) -> MissCurve:
+    """How many requests miss under LRU, by cache size in blocks. Sizes must all be equal."""
+    if trace.num_blocks and trace.block_bytes.min() != trace.block_bytes.max():
+        least, most = trace.block_bytes.min(), trace.block_bytes.max()
+        raise BadInput(f"blocks of {least} to {most} bytes have no curve by number; give a trace of equal sizes")
+    num_at_distance = _stack_distances(trace.requests.view(np.uint32), trace.num_blocks)
+    num_requests = len(trace.requests)
+    return MissCurve(num_requests, num_requests - np.concatenate(([0], np.cumsum(num_at_distance))))
+
+
+@inner
+def _num_bits(word: np.uint64) -> int:
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return int(np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56)))
+
+
+@inner
+def _add(tree: npt.NDArray[np.int32], word: int, change: int) -> None:
+    node = word + 1
+    while node < len(tree):
+        tree[node] += change
+        node += node & -node
+
+
+@inner
+def _num_before(tree: npt.NDArray[np.int32], word: int) -> int:
+    """The sum over all words before this one."""
+    total = 0
+    while word > 0:
+        total += tree[word]
+        word &= word - 1
+    return total
+
+
+@inner
+def _move_together(
+    words: Words, tree: npt.NDArray[np.int32], block_at: Requests, last_time: npt.NDArray[np.int32], end: int
+) -> int:
+    """Renumber the times of last requests from 0, in the same order; returns the first free time."""
+    now = 0
+    for time in range(end):
+        block = block_at[time]
+        if last_time[block] == time:
+            last_time[block] = now
+            block_at[now] = block
+            now += 1
+    words[:] = 0
+    tree[:] = 0
+    for time in range(now):
+        words[time >> 6] |= np.uint64(1) << np.uint64(time & 63)
+    for word in range((now + 63) >> 6):
+        _add(tree, word, _num_bits(words[word]))
+    return now
+
+
+@kernel
+def _stack_distances(requests: Requests, num_blocks: int) -> Ints:
+    """How many requests have each distance; a first request has none."""
+    num_times = 2 * num_blocks + 64
+    words = np.zeros((num_times >> 6) + 1, np.uint64)
+    tree = np.zeros(len(words) + 1, np.int32)
+    block_at = np.empty(num_times, np.uint32)
+    last_time = np.full(num_blocks, -1, np.int32)
+    num_at_distance = np.zeros(num_blocks, np.int64)
+    num_seen, now = 0, 0
+    for block in requests:
+        if now == num_times:
+            now = _move_together(words, tree, block_at, last_time, now)
+        time = last_time[block]
+        if time < 0:
+            num_seen += 1
+        else:
+            index, bit = time >> 6, np.uint64(time & 63)
+            upto = words[index] & ((np.uint64(2) << bit) - np.uint64(1))
+            num_at_distance[num_seen - _num_before(tree, index) - _num_bits(upto)] += 1
+            words[index] &= ~(np.uint64(1) << bit)
+            _add(tree, index, -1)
+        words[now >> 6] |= np.uint64(1) << np.uint64(now & 63)
+        _add(tree, now >> 6, 1)
+        last_time[block] = now
+        block_at[now] = block
+        now += 1
+    return num_at_distance

@@ -5,24 +5,8 @@ import math
 import numpy as np
 
 from takeup.caching.policies.dag import HORIZON_SHARE, NUM_CONSUMERS, RESOLUTION
-from takeup.caching.simulate.compiled.layout import (
-    ADDITIVE,
-    CLOSED,
-    DAG,
-    GDSF,
-    LERC,
-    LFU,
-    LOST,
-    LRC,
-    MRD,
-    NEXT,
-    OPEN,
-    PARALLEL,
-    SIEVE,
-    STORED,
-    ReplayState,
-    sift,
-)
+from takeup.caching.simulate.compiled import layout
+from takeup.caching.simulate.compiled.layout import ReplayState
 from takeup.core.compiled import bare, inlined
 
 # The ranks of the policies on arrays: what `rank` computes in each policy's own file, written into a block's keys -----
@@ -35,7 +19,7 @@ def first_user(run: ReplayState, block: int) -> int:
     if run.blocks[block].reopened > 0:
         return start
     place = start + run.blocks[block].head
-    while place < last_user(run, block) and run.tasks[run.users[place]].consumer == CLOSED:
+    while place < last_user(run, block) and run.tasks[run.users[place]].consumer == layout.CLOSED:
         place += 1
     run.blocks[block].head = place - start
     return place
@@ -52,7 +36,7 @@ def next_use(run: ReplayState, block: int) -> float:
     nearest = math.inf
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
-        if run.tasks[task].consumer == OPEN:
+        if run.tasks[task].consumer == layout.OPEN:
             nearest = min(nearest, run.tasks[task].position)
             if run.blocks[block].reopened == 0:
                 break
@@ -64,7 +48,7 @@ def next_stage(run: ReplayState, block: int) -> float:
     nearest = math.inf
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
-        if run.tasks[task].consumer == OPEN:
+        if run.tasks[task].consumer == layout.OPEN:
             nearest = min(nearest, float(run.tasks[task].stage_now))
             if run.rules.stages_ascend and run.blocks[block].reopened == 0:
                 break
@@ -74,15 +58,15 @@ def next_stage(run: ReplayState, block: int) -> float:
 @inlined
 def _saving_s(run: ReplayState, task: int, block: int) -> float:
     """See `GroupTable.saving_s`."""
-    if run.rules.cost_model == ADDITIVE:
+    if run.rules.cost_model == layout.ADDITIVE:
         return run.blocks[block].cost_s
     total, longest = 0.0, 0.0
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         other = run.inputs[place].block
         total += run.blocks[other].cost_s
-        if other != block and run.blocks[other].status == LOST:
+        if other != block and run.blocks[other].status == layout.LOST:
             longest = max(longest, run.blocks[other].cost_s)
-    if run.rules.cost_model == PARALLEL:
+    if run.rules.cost_model == layout.PARALLEL:
         return max(0.0, run.blocks[block].cost_s - longest)
     return 0.0 if run.tasks[task].missing > 0 else total
 
@@ -106,7 +90,7 @@ def _nearest_terms(run: ReplayState, block: int) -> int:
     horizon_bytes, found = HORIZON_SHARE * max(1, run.rules.worker_bytes), 0
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
-        if run.tasks[task].consumer != OPEN:
+        if run.tasks[task].consumer != layout.OPEN:
             continue
         if found == NUM_CONSUMERS and run.blocks[block].reopened == 0:
             break
@@ -125,19 +109,19 @@ def _nearest_terms(run: ReplayState, block: int) -> int:
 def set_keys(run: ReplayState, block: int) -> None:
     """Write the block's rank under the policy into its keys."""
     policy, key1, key2 = run.rules.policy, 0.0, 0.0
-    if policy == LFU:
+    if policy == layout.LFU:
         key1 = float(run.blocks[block].frequency)
-    elif policy == GDSF:
+    elif policy == layout.GDSF:
         key1 = run.blocks[block].key1
-    elif policy == LRC:
+    elif policy == layout.LRC:
         key1 = float(run.blocks[block].rc)
-    elif policy == LERC:
+    elif policy == layout.LERC:
         key1, key2 = float(run.blocks[block].erc), float(run.blocks[block].rc)
-    elif policy == MRD:
+    elif policy == layout.MRD:
         key1 = -next_stage(run, block)
-    elif policy == NEXT:
+    elif policy == layout.NEXT:
         key1 = -next_use(run, block)
-    elif policy == DAG:
+    elif policy == layout.DAG:
         worth = _log_worth(run, block)
         if worth > -math.inf:
             worth = np.floor((worth - math.log(run.blocks[block].bytes)) * RESOLUTION)
@@ -148,9 +132,9 @@ def set_keys(run: ReplayState, block: int) -> None:
 @bare
 def refresh(run: ReplayState, block: int) -> None:
     """Update the block's rank after a change it depends on."""
-    if run.blocks[block].heap_place >= 0 and LRC <= run.rules.policy < SIEVE:
+    if run.blocks[block].heap_place >= 0 and layout.LRC <= run.rules.policy < layout.SIEVE:
         set_keys(run, block)
-        sift(run, run.blocks[block].worker, run.blocks[block].heap_place)
+        layout.sift(run, run.blocks[block].worker, run.blocks[block].heap_place)
 
 
 @bare
@@ -172,7 +156,7 @@ def _count(run: ReplayState, task: int, change: int) -> None:
         was_active = record.rc > 0
         record.rc += change
         record.erc += effective
-        if record.status == STORED and was_active != (record.rc > 0):
+        if record.status == layout.STORED and was_active != (record.rc > 0):
             run.totals[0].inactive_now += record.bytes if was_active else -record.bytes
         if run.tasks[task].is_again:
             record.reopened += change
@@ -183,14 +167,14 @@ def _count(run: ReplayState, task: int, change: int) -> None:
 @inlined
 def open_group(run: ReplayState, task: int) -> None:
     run.tasks[task].missing = _num_lost(run, task) if run.rules.tracks_groups else 0
-    run.tasks[task].consumer = OPEN
+    run.tasks[task].consumer = layout.OPEN
     _count(run, task, 1)
 
 
 @inlined
 def close_group(run: ReplayState, task: int) -> None:
-    if run.tasks[task].consumer == OPEN:
-        run.tasks[task].consumer = CLOSED
+    if run.tasks[task].consumer == layout.OPEN:
+        run.tasks[task].consumer = layout.CLOSED
         _count(run, task, -1)
         run.tasks[task].is_again = False
 
@@ -210,7 +194,7 @@ def set_missing(run: ReplayState, block: int, change: int) -> bool:
     broke = False
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
-        if run.tasks[task].consumer != OPEN:
+        if run.tasks[task].consumer != layout.OPEN:
             continue
         before = run.tasks[task].missing
         run.tasks[task].missing = before + change
@@ -218,7 +202,7 @@ def set_missing(run: ReplayState, block: int, change: int) -> bool:
         if is_flip:
             broke |= before == 0
             _flip(run, task, -change)
-        if is_flip or run.rules.policy == DAG:
+        if is_flip or run.rules.policy == layout.DAG:
             refresh_group(run, task)
     return broke
 
@@ -228,7 +212,7 @@ def _completes_a_group(run: ReplayState, block: int) -> bool:
     """Whether this lost block is the only one missing in an open group. For policies that do not track group counts."""
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
-        if run.tasks[task].consumer == OPEN and _num_lost(run, task) == 1:
+        if run.tasks[task].consumer == layout.OPEN and _num_lost(run, task) == 1:
             return True
     return False
 
@@ -237,7 +221,7 @@ def _completes_a_group(run: ReplayState, block: int) -> bool:
 def _num_lost(run: ReplayState, task: int) -> int:
     num_lost = 0
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
-        num_lost += run.blocks[run.inputs[place].block].status == LOST
+        num_lost += run.blocks[run.inputs[place].block].status == layout.LOST
     return num_lost
 
 
@@ -251,7 +235,7 @@ def reopen_producers(run: ReplayState, first: int) -> None:
         depth -= 1
         block = run.scratch[depth].stack
         record, task = run.blocks[block], run.blocks[block].producer
-        if task < 0 or run.tasks[task].consumer == OPEN or record.status != LOST or record.rc == 0:
+        if task < 0 or run.tasks[task].consumer == layout.OPEN or record.status != layout.LOST or record.rc == 0:
             continue
         start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
         if start == end:

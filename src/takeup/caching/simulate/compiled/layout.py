@@ -22,20 +22,8 @@ UNKNOWN, OPEN, CLOSED = 0, 1, 2  # status of a consumer
 NOWHERE, SMALL, MAIN, GHOST = 0, 1, 2, 3  # the queue of a block
 
 FIFO, LRU, LFU, GDSF, LRC, LERC, MRD, NEXT, DAG, SIEVE, S3FIFO = range(11)
-POLICY_CODES = {
-    "fifo": FIFO,
-    "lru": LRU,
-    "lfu": LFU,
-    "gdsf": GDSF,
-    "lrc": LRC,
-    "lerc": LERC,
-    "mrd": MRD,
-    "next": NEXT,
-    "dag": DAG,
-    "sieve": SIEVE,
-    "s3fifo": S3FIFO,
-    "min": NEXT,
-}
+POLICY_NAMES = ("fifo", "lru", "lfu", "gdsf", "lrc", "lerc", "mrd", "next", "dag", "sieve", "s3fifo")
+POLICY_CODES = {name: code for code, name in enumerate(POLICY_NAMES)} | {"min": NEXT}
 
 ADDITIVE, PARALLEL, ALL_OR_NOTHING = range(3)
 COST_MODELS = {"additive": ADDITIVE, "parallel": PARALLEL, "all-or-nothing": ALL_OR_NOTHING}

@@ -1,4 +1,4 @@
-"""Replay a workload with the compiled kernel: lay it out as arrays, run, and read the totals as a `CachingResult`."""
+"""Replay a workload with a numba kernel: lay it out as arrays, run its tasks, and read the totals as a result."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from takeup.caching.contract import PolicySpec
 from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies.dag import NUM_CONSUMERS
 from takeup.caching.policies.s3fifo import queue_bytes
-from takeup.caching.simulate.compiled import layout
+from takeup.caching.simulate.compiled import group_table, layout
 from takeup.caching.simulate.compiled.layout import Records, ReplayRules, ReplayState
-from takeup.caching.simulate.compiled.tasks import replay_tasks
 from takeup.core.arrays import Ints
+from takeup.core.compiled import bare, inlined, kernel
 
 
 def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> CachingResult:
@@ -129,3 +129,304 @@ def _records(kind: np.dtype[np.void], count: int, **columns: object) -> Records:
 def _starts(keys: Ints, num_keys: int) -> Ints:
     """Where the run of each key begins once the keys are sorted, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(np.bincount(keys, minlength=num_keys)))).astype(np.int64)
+
+
+# The memory of the workers on arrays: reads, evictions and puts, with the order of events of `simulate` ---------------
+
+
+@inlined
+def touch(run: ReplayState, block: int) -> None:
+    """Update the policy's state for a read from memory."""
+    record = run.blocks[block]
+    if run.rules.policy >= layout.SIEVE:
+        layout.record_read(run, block)
+        return
+    run.totals[0].clock += 1
+    if run.rules.policy != layout.FIFO:
+        record.last_used = run.totals[0].clock
+    record.frequency += 1
+    _set_history_key(run, block)
+    layout.sift(run, record.worker, record.heap_place)
+
+
+@bare
+def put(run: ReplayState, block: int, task: int) -> None:
+    """Store the block if the policy makes room for it; the inputs of `task` are pinned."""
+    record = run.blocks[block]
+    if run.rules.policy == layout.DAG:
+        _describe(run, block)
+    was_lost = record.status == layout.LOST
+    record.status = layout.STORED
+    if was_lost:
+        group_table.set_missing(run, block, -1)
+    returning = record.queue == layout.GHOST
+    if returning:
+        layout.unqueue(run, block)
+    if run.rules.admission:
+        group_table.set_keys(run, block)
+    num_chosen = (
+        layout.choose_queued(run, block, task) if run.rules.policy >= layout.SIEVE else _choose(run, block, task)
+    )
+    if run.rules.policy == layout.GDSF:
+        num_chosen = _compete(run, block, num_chosen)
+    if num_chosen < 0:
+        run.totals[0].refused += 1
+        record.status = layout.LOST
+        group_table.set_missing(run, block, 1)
+        _leave_memory(run, block)
+        return
+    run.totals[0].used_now += record.bytes
+    run.totals[0].inactive_now += record.bytes if record.rc == 0 else 0
+    for place in range(num_chosen):
+        _evict(run, run.scratch[place].chosen)
+    _enter(run, block, returning)
+
+
+@inlined
+def _enter(run: ReplayState, block: int, returning: bool) -> None:
+    """Insert the block into the policy's structures."""
+    record = run.blocks[block]
+    run.workers[record.worker].free_bytes -= record.bytes
+    if run.rules.policy >= layout.SIEVE:
+        record.frequency = 0
+        layout.enter_queue(run, block, returning)
+        return
+    run.totals[0].clock += 1
+    record.last_used = run.totals[0].clock
+    record.frequency = 1
+    if run.rules.policy == layout.LFU or run.rules.policy >= layout.LRC:
+        group_table.set_keys(run, block)
+    layout.push(run, record.worker, block)
+
+
+@inlined
+def _set_history_key(run: ReplayState, block: int) -> None:
+    """The rank of the policies that count reads, set whenever the block is used."""
+    record = run.blocks[block]
+    if run.rules.policy == layout.LFU:
+        record.key1 = float(record.frequency)
+    elif run.rules.policy == layout.GDSF:
+        record.key1 = run.workers[record.worker].age + record.frequency / record.bytes
+
+
+@inlined
+def _compete(run: ReplayState, block: int, num_chosen: int) -> int:
+    """See `GreedyDualSizeFrequency.make_room`: the incoming block is refused if it ranks below one of its victims."""
+    record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
+    record.key1 = worker.age + 1 / record.bytes
+    if num_chosen <= 0:
+        return num_chosen
+    highest = run.blocks[run.scratch[num_chosen - 1].chosen].key1
+    worker.age = max(worker.age, min(highest, record.key1))
+    if highest <= record.key1:
+        return num_chosen
+    for place in range(num_chosen):
+        layout.push(run, record.worker, run.scratch[place].chosen)
+    return -1
+
+
+@inlined
+def _leave_memory(run: ReplayState, block: int) -> None:
+    record = run.blocks[block]
+    if not run.rules.recompute and not record.on_disk:
+        record.on_disk = 1
+        run.totals[0].written_bytes += record.bytes
+    group_table.reopen_producers(run, block)
+
+
+@inlined
+def _evict(run: ReplayState, block: int) -> None:
+    record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
+    worker.free_bytes += record.bytes
+    run.totals[0].used_now -= record.bytes
+    run.totals[0].inactive_now -= record.bytes if record.rc == 0 else 0
+    record.status = layout.LOST
+    run.totals[0].evictions += 1
+    run.totals[0].broadcasts += group_table.set_missing(run, block, 1)
+    _leave_memory(run, block)
+
+
+@bare
+def _choose(run: ReplayState, block: int, task: int) -> int:
+    """Put the victims for `block` into `chosen` and off the heap; returns their number, or -1 if it is refused."""
+    worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
+    free_bytes, num_chosen, num_aside = run.workers[worker].free_bytes, 0, 0
+    if size_bytes > run.rules.worker_bytes:
+        return -1
+    while free_bytes < size_bytes and run.workers[worker].heap_size > 0:
+        victim = layout.top(run, worker)
+        if run.rules.admission and run.blocks[victim].rc > 0 and not layout.has_lower_rank(run, victim, block):
+            break
+        layout.pop(run, worker)
+        if run.blocks[victim].pinned_by == task:
+            run.scratch[num_aside].aside = victim
+            num_aside += 1
+        else:
+            run.scratch[num_chosen].chosen = victim
+            num_chosen += 1
+            free_bytes += run.blocks[victim].bytes
+    for place in range(num_aside):
+        layout.push(run, worker, run.scratch[place].aside)
+    if free_bytes >= size_bytes:
+        return num_chosen
+    for place in range(num_chosen):
+        layout.push(run, worker, run.scratch[place].chosen)
+    return -1
+
+
+@bare
+def _describe(run: ReplayState, block: int) -> None:
+    """Set the block's restore cost, used only by DAG; if it changed, refresh its open groups where they are tracked."""
+    record, cost_s = run.blocks[block], _cost_s(run, block)
+    changed = cost_s != record.cost_s
+    record.cost_s = cost_s
+    if changed and run.rules.tracks_groups:
+        for place in range(group_table.first_user(run, block), group_table.last_user(run, block)):
+            if run.tasks[run.users[place]].consumer == layout.OPEN:
+                group_table.refresh_group(run, run.users[place])
+
+
+@inlined
+def _cost_s(run: ReplayState, block: int) -> float:
+    """See `Simulation._cost_s`."""
+    record, task = run.blocks[block], run.blocks[block].producer
+    if not run.rules.recompute or task < 0:
+        return record.bytes / run.rules.disk_bytes_per_s * (1 if record.on_disk else 2)
+    seconds = 0.0
+    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+        needed = run.blocks[run.inputs[place].block]
+        seconds += needed.cost_s if needed.status == layout.LOST else 0.0
+    return run.tasks[task].compute_s + seconds
+
+
+# Numba kernel: replay a workload of tasks under any policy, with the decisions of `simulate`, on flat arrays ----------
+
+
+@kernel
+def replay_tasks(run: ReplayState) -> None:
+    """Run all tasks in order; `run.totals` and the `free_s` of the workers hold the outcome."""
+    if run.rules.recurring:
+        for job in range(len(run.job_known)):
+            _announce(run, job)
+    for task in range(len(run.tasks) - 1):
+        _announce(run, run.tasks[task].job)
+        wait_s, num_restored = _read_inputs(run, task)
+        group_table.close_group(run, task)
+        for place in range(num_restored):
+            put(run, run.scratch[place].restored, task)
+        for place in range(run.tasks[task].outputs, run.tasks[task + 1].outputs):
+            put(run, run.outputs[place], task)
+        _advance(run, task, wait_s)
+        run.totals[0].inactive += run.totals[0].inactive_now
+        run.totals[0].used += run.totals[0].used_now
+
+
+@bare
+def _announce(run: ReplayState, job: int) -> None:
+    """Open the groups of the consumers of a job."""
+    if run.job_known[job]:
+        return
+    run.job_known[job] = True
+    start, end = run.job_starts[job], run.job_starts[job + 1]
+    for place in range(start, end):
+        group_table.open_group(run, run.job_tasks[place])
+    if not run.rules.recompute:
+        return
+    for place in range(start, end):
+        task = run.job_tasks[place]
+        for input_place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+            group_table.reopen_producers(run, run.inputs[input_place].block)
+
+
+@inlined
+def _read_inputs(run: ReplayState, task: int) -> tuple[float, int]:
+    """Count hits, read inputs in memory, restore the rest; returns seconds waited and blocks restored."""
+    start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
+    num_present, again_s = 0, 0.0
+    for place in range(start, end):
+        block = run.inputs[place].block
+        run.blocks[block].pinned_by = task
+        if run.blocks[block].status == layout.STORED:
+            num_present += 1
+            again_s += _again_s(run, block)
+            touch(run, block)
+    run.totals[0].hits += num_present
+    if num_present == end - start:
+        run.totals[0].effective_hits += num_present
+        return 0.0, 0
+    total_s, longest_s, num_restored = 0.0, 0.0, 0
+    for place in range(start, end):
+        block = run.inputs[place].block
+        if run.blocks[block].status != layout.STORED:
+            seconds, num_restored = _restore(run, block, task, num_restored)
+            total_s += seconds
+            longest_s = max(longest_s, seconds)
+    if run.rules.cost_model == layout.PARALLEL:
+        return longest_s, num_restored
+    return (total_s + again_s if run.rules.cost_model == layout.ALL_OR_NOTHING else total_s), num_restored
+
+
+@inlined
+def _again_s(run: ReplayState, block: int) -> float:
+    """See `Simulation._again_s`."""
+    record = run.blocks[block]
+    if not run.rules.recompute or record.producer < 0:
+        return record.bytes / run.rules.disk_bytes_per_s
+    return run.tasks[record.producer].compute_s
+
+
+@bare
+def _restore(run: ReplayState, first: int, task: int, num_restored: int) -> tuple[float, int]:
+    """Restore a missing block, with the inputs it needs, and append all of them to `restored`.
+
+    The recursion of the plain version is a stack of blocks, each with the index of its next input to visit.
+    """
+    seconds, depth = 0.0, 0
+    if run.blocks[first].obtained_by == task:
+        return seconds, num_restored
+    run.scratch[0].stack, run.scratch[0].next_input = first, -1
+    while depth >= 0:
+        block = run.scratch[depth].stack
+        record, producer = run.blocks[block], run.blocks[block].producer
+        from_disk = not run.rules.recompute or producer < 0
+        if from_disk:
+            run.totals[0].read_bytes += record.bytes
+            seconds += record.bytes / run.rules.disk_bytes_per_s
+        elif run.scratch[depth].next_input < 0:
+            run.scratch[depth].next_input = run.tasks[producer].inputs
+            seconds += run.tasks[producer].compute_s
+        if not from_disk and run.scratch[depth].next_input < run.tasks[producer + 1].inputs:
+            needed = run.inputs[run.scratch[depth].next_input].block
+            run.scratch[depth].next_input += 1
+            if run.blocks[needed].status == layout.STORED:
+                touch(run, needed)
+            elif run.blocks[needed].obtained_by != task:
+                depth += 1
+                run.scratch[depth].stack, run.scratch[depth].next_input = needed, -1
+            continue
+        if not from_disk:
+            run.totals[0].recomputed += 1
+            group_table.close_group(run, producer)
+        record.obtained_by = task
+        run.scratch[num_restored].restored = block
+        num_restored += 1
+        depth -= 1
+    return seconds, num_restored
+
+
+@inlined
+def _advance(run: ReplayState, task: int, wait_s: float) -> None:
+    """See `Timeline.advance`."""
+    record, worker = run.tasks[task], run.workers[run.tasks[task].worker]
+    stage = run.stages[record.stage]
+    start_s = worker.free_s
+    if stage.after >= 0:
+        start_s = max(start_s, run.stages[stage.after].end_s)
+    for place in range(record.inputs, run.tasks[task + 1].inputs):
+        start_s = max(start_s, run.blocks[run.inputs[place].block].ready_s)
+    duration_s = wait_s + record.compute_s
+    run.totals[0].task_time_s += duration_s
+    worker.free_s = start_s + duration_s
+    stage.end_s = max(stage.end_s, worker.free_s)
+    for place in range(record.outputs, run.tasks[task + 1].outputs):
+        run.blocks[run.outputs[place]].ready_s = worker.free_s

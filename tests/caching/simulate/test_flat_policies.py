@@ -8,9 +8,9 @@ import pytest
 
 from takeup.caching.contract import Policy
 from takeup.caching.groups import GroupTable
-from takeup.caching.policies.fifo import FirstInFirstOut
 from takeup.caching.policies.gdsf import GreedyDualSizeFrequency
 from takeup.caching.policies.lfu import LeastFrequentlyUsed
+from takeup.caching.policies.lru import FirstInFirstOut
 from takeup.caching.policies.s3fifo import S3Fifo, queue_bytes
 from takeup.caching.policies.sieve import Sieve
 

@@ -10,7 +10,8 @@ import pytest
 
 from takeup.caching.model import FlatTrace
 from takeup.caching.simulate.compiled.flat import replay_flat
-from takeup.caching.traces.flat import write_oracle_general, zipf_trace
+from takeup.caching.traces.flat import write_oracle_general
+from takeup.caching.traces.generators import zipf_trace
 
 libcachesim = pytest.importorskip("libcachesim", reason="needs the package libcachesim: pip install 'takeup[bench]'")
 

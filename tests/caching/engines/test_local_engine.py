@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import VARIANTS
-from takeup.caching.engines import find_engine
-from takeup.caching.engines.local import LocalEngine, LocalStore, shrink
+from takeup.caching.engines.local import LocalEngine, LocalStore
+from takeup.caching.experiment import ENGINES
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import find_policy
 from takeup.caching.simulate.plain import simulate
-from takeup.caching.traces.builder import WorkloadBuilder
+from takeup.caching.traces.job_graph import WorkloadBuilder
+from takeup.core.lazy import find
 from takeup.errors import BadInput, OutputFailed, UnknownName
 from workloads import engines, workloads
 
@@ -73,9 +74,9 @@ def test_recomputing_is_not_what_this_engine_does(tmp_path: Path) -> None:
 
 
 def test_engines_are_found_by_name() -> None:
-    assert find_engine("local") is LocalEngine
+    assert find("caching engine", "local", ENGINES) is LocalEngine
     with pytest.raises(UnknownName, match="no caching engine 'locall'; did you mean 'local'"):
-        find_engine("locall")
+        find("caching engine", "locall", ENGINES)
 
 
 # The store as a library ---------------------------------------------------------------------------------------------
@@ -261,21 +262,21 @@ def sized(*sizes_bytes: int) -> Workload:
 
 
 def test_shrinking_keeps_the_proportions() -> None:
-    assert shrink(sized(100, 200, 700), 100).block_bytes.tolist() == [10, 20, 70]
+    assert sized(100, 200, 700).shrunk(100).block_bytes.tolist() == [10, 20, 70]
 
 
 def test_a_workload_that_is_small_enough_stays_as_it_is() -> None:
-    assert shrink(sized(1, 2, 7), 100).block_bytes.tolist() == [1, 2, 7]
+    assert sized(1, 2, 7).shrunk(100).block_bytes.tolist() == [1, 2, 7]
 
 
 def test_a_block_keeps_at_least_one_byte() -> None:
-    assert shrink(sized(1, 10_000), 100).block_bytes.tolist() == [1, 99]
+    assert sized(1, 10_000).shrunk(100).block_bytes.tolist() == [1, 99]
 
 
 @given(sizes_bytes=st.lists(st.integers(1, 10**12), min_size=1, max_size=20), wanted_bytes=st.integers(100, 10**6))
 def test_a_smaller_workload_is_no_larger_than_wanted(sizes_bytes: list[int], wanted_bytes: int) -> None:
     workload = sized(*sizes_bytes)
-    smaller = shrink(workload, wanted_bytes)
+    smaller = workload.shrunk(wanted_bytes)
 
     assert smaller.working_set_bytes <= wanted_bytes + len(sizes_bytes)  # a byte for what would vanish
     assert np.all(smaller.block_bytes >= 1)

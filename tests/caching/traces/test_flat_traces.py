@@ -19,8 +19,8 @@ from takeup.caching.traces.flat import (
     read_flat_csv,
     read_oracle_general,
     write_oracle_general,
-    zipf_trace,
 )
+from takeup.caching.traces.generators import zipf_trace
 from takeup.errors import BadInput, BadTrace
 
 REQUESTS = [0, 1, 0, 2, 1, 0]

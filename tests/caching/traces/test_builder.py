@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.caching.traces.builder import WorkloadBuilder
+from takeup.caching.traces.job_graph import WorkloadBuilder
 from takeup.errors import BadInput
 
 

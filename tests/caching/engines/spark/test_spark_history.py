@@ -14,7 +14,7 @@ import pytest
 from takeup.caching.engines.spark.event_log_profile import profile_of_events, write_profile
 from takeup.errors import BadInput
 
-LOGS = Path(__file__).parents[1] / "data"
+LOGS = Path(__file__).parents[2] / "data"
 MEMORY = {"Use Memory": True, "Use Disk": False}
 NONE = {"Use Memory": False, "Use Disk": False}
 

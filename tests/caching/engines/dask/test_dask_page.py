@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("distributed", reason="needs the package 'distributed': pip install 'takeup[dask]'")
 
-from takeup.caching.engines.dask.client import POLICIES
+from takeup.caching.engines.dask.plugins import POLICIES
 from takeup.caching.engines.dask.spill_guide import SpillOptions
 
-PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "dask.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "guides" / "dask.md").read_text("utf-8")
 
 
 @pytest.mark.engine

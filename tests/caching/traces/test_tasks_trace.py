@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.caching.model import Workload
-from takeup.caching.traces.builder import WorkloadBuilder
-from takeup.caching.traces.tasks import read_tasks, write_tasks
+from takeup.caching.traces.job_graph import WorkloadBuilder, read_tasks, write_tasks
 from takeup.core.trace import write_table
 from takeup.errors import BadInput, BadTrace
 

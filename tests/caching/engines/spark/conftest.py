@@ -8,7 +8,7 @@ import pytest
 
 from takeup.caching.engines.spark.plugin_jar import build_jar, jar, spark_jars
 
-TEST_SOURCES = Path(__file__).parents[3] / "native" / "spark" / "src" / "test" / "java"
+TEST_SOURCES = Path(__file__).parents[4] / "native" / "spark" / "src" / "test" / "java"
 
 
 @pytest.fixture(scope="session")

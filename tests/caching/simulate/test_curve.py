@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.caching.model import FlatTrace
-from takeup.caching.simulate.compiled.flat import lru_miss_curve, replay_flat
+from takeup.caching.simulate.compiled.flat import replay_flat
+from takeup.caching.simulate.compiled.flat_queues import lru_miss_curve
 from takeup.errors import BadInput
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from caching.spark.quick_start import QUICK_START
+from caching.engines.spark.quick_start import QUICK_START
 from takeup.caching.engines.spark.session import POLICIES
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "spark.md"
+GUIDE = Path(__file__).parents[4] / "docs" / "guides" / "spark.md"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from caching.spark.quick_start import QUICK_START
+from caching.engines.spark.quick_start import QUICK_START
 from support.spark_cluster import LocalSparkCluster
 from takeup.caching.engines.spark.event_log_profile import write_profile
 from takeup.caching.engines.spark.plugin_jar import build_jar, jar
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.xdist_group("spark"),
 ]
 HERE = Path(__file__).parent
-BENCH_SOURCES = HERE.parents[2] / "native" / "spark" / "bench" / "java"
+BENCH_SOURCES = HERE.parents[3] / "native" / "spark" / "bench" / "java"
 NUM_BLOCKS, NUM_VALUES, NUM_ITERATIONS = 40, 131_072, 4
 ITERATE = ["iterate", NUM_BLOCKS, NUM_VALUES, 2, NUM_ITERATIONS, "MEMORY_ONLY"]
 CLASSES = ["storeClasses", 8]

@@ -17,7 +17,7 @@ from takeup.caching.model import Workload
 from takeup.caching.traces.spark_event_log import EventLog, read_event_log
 from takeup.errors import BadTrace, TakeupError
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 Event = dict[str, Any]
 Groups = list[tuple[tuple[int, ...], tuple[int, ...]]]
 

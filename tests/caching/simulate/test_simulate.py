@@ -14,7 +14,7 @@ from takeup.caching.model import AdmissionDecision, CachingResult, CostModel, En
 from takeup.caching.policies import find_policy
 from takeup.caching.simulate.compiled.replay import replay
 from takeup.caching.simulate.plain import Simulation, simulate
-from takeup.caching.traces.builder import WorkloadBuilder
+from takeup.caching.traces.job_graph import WorkloadBuilder
 from takeup.errors import BadInput
 from workloads import engines, workloads
 

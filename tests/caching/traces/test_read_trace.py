@@ -13,7 +13,7 @@ from takeup.caching.traces import read_trace
 from takeup.caching.traces.flat import write_oracle_general
 from takeup.errors import BadTrace
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 TASKS = "task,inputs,outputs,output_bytes\nload,,a,5\nread,a,,\n"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("distributed", reason="needs the package 'distributed': pip install 'takeup[dask]'")
 
-from caching.dask.dask_cluster import (
+from caching.engines.dask.dask_cluster import (
     NUM_BLOCKS,
     blocks,
     cluster,

@@ -8,7 +8,7 @@ import distributed.spill
 import pytest
 import zict
 
-from takeup.caching.engines.dask.client import why_unsupported
+from takeup.caching.engines.dask.plugins import why_unsupported
 from takeup.doctor import REQUIREMENTS, examine
 
 
@@ -31,5 +31,5 @@ def test_doctor_asks() -> None:
     [need] = [need for need in REQUIREMENTS if need.part == "caching engine dask"]
     works, found = examine(need)
 
-    assert need.why_not.startswith("takeup.caching.engines.dask.client")
+    assert need.why_not.startswith("takeup.caching.engines.dask.plugins")
     assert (works, "distributed" in found) == (True, True)

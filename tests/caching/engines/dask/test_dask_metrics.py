@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("distributed", reason="needs the package 'distributed': pip install 'takeup[dask]'")
 
-from caching.dask.dask_cluster import blocks, cluster, expected, scan
+from caching.engines.dask.dask_cluster import blocks, cluster, expected, scan
 from takeup.caching.engines.dask import DaskCounts, counters, install, uninstall
 from takeup.caching.engines.dask.plugins import PATH, prometheus
 

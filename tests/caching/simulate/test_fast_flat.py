@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from takeup.caching.contract import Policy
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import FlatTrace
+from takeup.caching.model import FlatResult, FlatTrace
 from takeup.caching.policies import POLICIES
-from takeup.caching.simulate.compiled.flat import FLAT_KERNELS, FlatCounts, replay_flat
-from takeup.caching.simulate.compiled.flat_ranks import NEVER, next_requests
+from takeup.caching.simulate.compiled.flat import FLAT_KERNELS, NEVER, next_requests, replay_flat
 from takeup.errors import BadInput, UnknownName
+from workloads import FlatCounts, counts_of
 
 REFUSING = ("lrc", "lerc", "mrd", "next", "min")
 
@@ -32,7 +32,7 @@ def traces(draw: st.DrawFn, max_bytes: int = 6) -> FlatTrace:
     return flat_trace(draw(st.lists(st.integers(0, num_blocks - 1), max_size=120)), sizes)
 
 
-def replay_plainly(name: str, trace: FlatTrace, capacity_bytes: int, admission: bool) -> FlatCounts:
+def replay_plainly(name: str, trace: FlatTrace, capacity_bytes: int, admission: bool) -> FlatResult:
     """Drive the object-level policy over the trace; every request is one consumer, served in order."""
     table = GroupTable()
     for index, block in enumerate(trace.requests.tolist()):
@@ -49,7 +49,7 @@ def replay_plainly(name: str, trace: FlatTrace, capacity_bytes: int, admission: 
             continue
         read_bytes += int(trace.block_bytes[block])
         num_evictions += _store(policy, table, cached, capacity_bytes, block, int(trace.block_bytes[block]))
-    return FlatCounts(len(trace.requests), num_hits, num_evictions, read_bytes)
+    return FlatResult(name, capacity_bytes, len(trace.requests), num_hits, num_evictions, read_bytes)
 
 
 def _store(
@@ -132,7 +132,7 @@ def _pairs(trace: FlatTrace) -> list[tuple[int, int]]:
 def test_an_empty_trace_has_no_hits(policy: str) -> None:
     counts = replay_flat(policy, flat_trace([], []), 5)
 
-    assert counts == FlatCounts(0, 0, 0, 0)
+    assert counts_of(counts) == FlatCounts(0, 0, 0, 0)
     assert counts.hit_share == 0
 
 
@@ -140,7 +140,7 @@ def test_an_empty_trace_has_no_hits(policy: str) -> None:
 def test_a_block_larger_than_the_cache_evicts_nothing(policy: str) -> None:
     counts = replay_flat(policy, flat_trace([0, 1, 0], [2, 9]), 5)
 
-    assert counts == FlatCounts(num_requests=3, num_hits=1, num_evictions=0, read_bytes=11)
+    assert counts_of(counts) == FlatCounts(num_requests=3, num_hits=1, num_evictions=0, read_bytes=11)
 
 
 def test_hits_and_misses_add_up() -> None:
