@@ -21,7 +21,7 @@ from takeup.papers.qoe.reference import (
     reference_solution,
 )
 from takeup.streaming.model import Chain
-from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.fluid import RiccatiSolver
 
 EXPECTED = numbers("qoe")
 SETTING = EXPECTED["setting"]

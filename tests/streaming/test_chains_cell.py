@@ -12,10 +12,19 @@ from hypothesis import strategies as st
 from streaming.oracles import reference_cell
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.streaming.chains import chain_of, ps_cell, shared_chain, stationary_law
-from takeup.streaming.chains.shared import Flow, TaggedVideo, arrival_law, flow_generator, population
+from takeup.streaming.chains import (
+    Flow,
+    TaggedVideo,
+    arrival_law,
+    chain_of,
+    flow_generator,
+    population,
+    ps_cell,
+    shared_chain,
+    stationary_law,
+)
 from takeup.streaming.model import Capacity, Cell, Player, Views
-from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.fluid import RiccatiSolver
 
 TWO_LENGTHS = (Views(0.7, 20.0), Views(0.3, 150.0))
 LEVELS = Capacity(np.array([0.5, 1.0, 1.5]), np.array([[-0.1, 0.1, 0.0], [0.05, -0.1, 0.05], [0.0, 0.1, -0.1]]))

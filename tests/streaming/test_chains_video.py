@@ -12,7 +12,7 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, phase_type, with_abandonment, with_phases, with_vbr
 from takeup.streaming.model import Cell, Player
-from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.fluid import RiccatiSolver
 
 SOLVER = RiccatiSolver()
 

@@ -22,7 +22,7 @@ from takeup.streaming.capacity_fit import (
 )
 from takeup.streaming.chains import stationary_law
 from takeup.streaming.model import Cell, Player
-from takeup.streaming.simulate import simulate_log
+from takeup.streaming.simulate.cell import simulate_log
 
 
 def noisy(num_seconds: int, seed: int = 0) -> Floats:

@@ -22,7 +22,7 @@ from takeup.streaming.capacity_fit import (
 )
 from takeup.streaming.chains import stationary_law
 from takeup.streaming.model import Capacity, Chain
-from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.fluid import RiccatiSolver
 
 # In a measurement -----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 from takeup.streaming.advice.qoe import solve_cell as solve_cell
 from takeup.streaming.capacity_fit import fit_capacity as fit_capacity
-from takeup.streaming.chains.cell import chain_of as chain_of
+from takeup.streaming.chains import chain_of as chain_of
 from takeup.streaming.contract import Solver as Solver
 from takeup.streaming.contract import StreamingEngine as StreamingEngine
 from takeup.streaming.model import Capacity as Capacity

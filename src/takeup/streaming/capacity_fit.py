@@ -1,16 +1,4 @@
-"""Fit a Markov-modulated capacity with two time scales to measured throughput.
-
-How it works. How many states the model has, and how long its moving average is, is chosen by what it is for. A single
-viewer, alone on the link, is followed through the measurement from every second on, for several bitrates and start
-thresholds; that needs no model (`lone_viewer`). Of all models (`link_states`) the one wins whose answers for the same
-viewer come closest. Matching the autocorrelation instead prefers models with too long bad times, because it weighs good
-times as much as bad ones.
-
-Which bitrates the viewer has, how errors are weighed and what counts as an outage was settled by looking at two public
-collections of logs (3G and 4G) and several variants; how well it does on links of another kind is not known.
-Many models are about as good for the lone viewer and differ by several per cent for a cell. Averaging their predictions
-was no better on logs not fitted to and worse on those fitted to; taking the smallest of them was worse on both.
-"""
+"""Fit a Markov-modulated capacity with two time scales to measured throughput."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +9,10 @@ from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
 from takeup.streaming.model import Capacity, CapacityFit, Chain
 
+LOWEST_LEVEL = 1e-3  # of the mean; a link that stands still has no finite download time
+OUTAGE_LEVEL, SHORTEST_OUTAGE_S = 0.05, 3  # below this share of the mean for at least this long
+NUM_SLOW, NUM_FAST, WINDOWS_S = (3, 4, 5, 6, 8), (1, 2, 3), (4, 6, 8, 10, 14)
+
 # Models of a measured link: a Markov chain of levels on two time scales, for every number of states worth trying ------
 #
 # How it works. Real links change slowly (where the user is) and quickly (fading, other traffic). The slow state of a
@@ -29,10 +21,6 @@ from takeup.streaming.model import Capacity, CapacityFit, Chain
 #
 # Outages, some seconds in a row with almost no throughput, have a separate state: they are rare, so quantiles of time
 # would mix them with what is merely bad, yet a buffer that survives a bad spell does not survive them.
-
-LOWEST_LEVEL = 1e-3  # of the mean; a link that stands still has no finite download time
-OUTAGE_LEVEL, SHORTEST_OUTAGE_S = 0.05, 3  # below this share of the mean for at least this long
-NUM_SLOW, NUM_FAST, WINDOWS_S = (3, 4, 5, 6, 8), (1, 2, 3), (4, 6, 8, 10, 14)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +258,7 @@ def _risks(levels: Floats, rates: Floats) -> Floats:
 
 
 def _by_doubling(levels: Floats, rates: Floats, law: Floats) -> Floats:
-    from takeup.streaming.solvers.doubling import DoublingSolver  # seldom needed
+    from takeup.streaming.solvers.fluid import DoublingSolver  # seldom needed
 
     chances = []
     for speed in SPEEDS:
@@ -279,6 +267,20 @@ def _by_doubling(levels: Floats, rates: Floats, law: Floats) -> Floats:
         chances.append([solution.stall_probability(threshold_s) for threshold_s in THRESHOLDS_S])
     return np.array(chances)
 
+
+# The choice among the models ------------------------------------------------------------------------------------------
+#
+# How it works. How many states the model has, and how long its moving average is, is chosen by what it is for. A single
+# viewer, alone on the link, is followed through the measurement from every second on, for several bitrates and start
+# thresholds; that needs no model (`measured_stalls`). Of all models (`link_models`) the one wins whose answers for the
+# same viewer come closest. Matching the autocorrelation instead prefers models with too long bad times, because it
+# weighs good times as much as bad ones.
+#
+# Which bitrates the viewer has, how errors are weighed and what counts as an outage was settled by looking at two
+# public collections of logs (3G and 4G) and several variants; how well it does on links of another kind is not known.
+# Many models are about as good for the lone viewer and differ by several per cent for a cell. Averaging their
+# predictions was no better on logs not fitted to and worse on those fitted to; taking the smallest of them was worse on
+# both.
 
 LEAST_CHANCE = 1e-3  # rarer stalls than this are not weighed up
 

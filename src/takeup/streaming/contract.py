@@ -1,11 +1,12 @@
 """The interfaces of streaming: a solver answers from a chain, an engine measures playback. Read this first.
 
-The policy of this domain is a solver: pure mathematics, state in, distribution out. Simulators and the real HTTP
-players are its engines: they play the same cell and fill the same `QoeMetrics`, with standard errors, so that both
-can be compared.
+The policy of this domain is a solver: pure mathematics, state in, distribution out. Simulators and real HTTP players
+measure the same cell and fill the same `QoeMetrics`, with standard errors, so that the two can be compared.
 """
 
 from typing import Protocol
+
+from numpy.random import Generator
 
 from takeup.streaming.model import Cell, Chain, Player, QoeMetrics
 
@@ -20,5 +21,8 @@ class Solver(Protocol):
 class StreamingEngine(Protocol):
     """Lets videos happen and measures what viewers experience."""
 
-    def measure(self, cell: Cell, player: Player) -> QoeMetrics:
+    def plan(self, cell: Cell, num_videos: int) -> object:
+        """What a run would do, as text by `str`; nothing is opened."""
+
+    def measure(self, cell: Cell, player: Player, num_videos: int, rng: Generator) -> QoeMetrics:
         """The measured answer, with standard errors."""

@@ -16,6 +16,10 @@ import numpy.typing as npt
 from takeup.core.arrays import Complexes, Floats
 from takeup.errors import BadInput
 
+Numbers = npt.NDArray[Any]  # real or complex
+
+COEFFICIENTS = [1 / factorial(power) for power in range(17)]
+
 # Exponentials of many small matrices at once, in plain numpy products -------------------------------------------------
 #
 # How it works. A matrix is halved s times until it is small, its Taylor series of degree 16 is summed with six products
@@ -23,10 +27,6 @@ from takeup.errors import BadInput
 # squared s times. Matrices of rates are shifted first by their largest diagonal entry: then all terms are zero or more,
 # nothing cancels, and the result has no negative entry. Products of stacks of small matrices are fast in numpy and take
 # no threads, unlike an exponential that calls a library for each of them.
-
-Numbers = npt.NDArray[Any]  # real or complex
-
-COEFFICIENTS = [1 / factorial(power) for power in range(17)]
 
 
 def expm_many(matrices: Numbers) -> Numbers:

@@ -14,8 +14,6 @@ from takeup.core.arrays import Floats
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
 
-# Real throughput: logs from files -------------------------------------------------------------------------------------
-
 __all__ = ["ThroughputLog", "read_log", "read_logs"]
 
 
@@ -26,6 +24,8 @@ __all__ = ["ThroughputLog", "read_log", "read_logs"]
 # sample begins; without both, samples last one second.
 
 LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time
+
+# Real throughput: logs from files -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Series, Table
 from takeup.papers import Findings
 from takeup.papers.qoe.reference import digit_check, reference_chain, reference_solution
-from takeup.streaming.advice.threshold import best_threshold, stall_cost
+from takeup.streaming.advice.tuning import best_threshold, stall_cost
 from takeup.streaming.chains import chain_of, with_vbr
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.report import Curve, curve_series
-from takeup.streaming.simulate import Slots, simulate_slots
+from takeup.streaming.simulate.slots import Slots, simulate_slots
 from takeup.streaming.solvers.diffusion import DiffusionSolver
-from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.fluid import RiccatiSolver
 
 # Flow dynamics cause stalls: the same cell without arrivals and departures of other videos, and the best threshold
 #

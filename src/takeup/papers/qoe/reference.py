@@ -15,12 +15,11 @@ from takeup.papers import Findings
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Chain, Player, QoeMetrics
 from takeup.streaming.report import Curve, cdf_series, curve_series
-from takeup.streaming.simulate import play_tagged, simulate_cell, simulate_tagged
-from takeup.streaming.solvers.doubling import DoublingSolver
-from takeup.streaming.solvers.fixed_length import FixedLengthSolver
-from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.simulate.cell import simulate_cell
+from takeup.streaming.simulate.tagged import play_tagged, simulate_tagged
+from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
 from takeup.streaming.solvers.solution import Solution
-from takeup.streaming.solvers.startup_cdf import startup_atoms, startup_cdf
+from takeup.streaming.solvers.transforms import FixedLengthSolver, startup_atoms, startup_cdf
 
 # Helpers shared by the reproduction: the cell, and how a written number is compared -----------------------------------
 

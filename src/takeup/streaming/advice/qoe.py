@@ -13,12 +13,16 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput, MissingEngine
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Chain, Estimate, Player, QoeMetrics
-from takeup.streaming.solvers.doubling import DoublingSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.solution import Solution
 
 if TYPE_CHECKING:
     from takeup.streaming.solvers.diffusion import DiffusionSolver
 
+BEST = 4.85
+STARTUP_SCALE_S, STARTUP_POWER = 1.532, 0.0932
+STALL_SCALE, STALL_POWER, STALL_LENGTH_S = 1.352, 0.3916, 5.0
+MOST_STALLS = 30  # more of them change the score no more
 
 # The mean opinion score of a session, from 1 (bad) to 5 (excellent): an open formula, and the standard for comparison
 #
@@ -35,11 +39,6 @@ if TYPE_CHECKING:
 #
 # P.1203 itself is used if the package `itu_p1203` is installed. Its licence allows research only, so it is not ours to
 # ship. Its scores depend on where stalls are and on the picture too.
-
-BEST = 4.85
-STARTUP_SCALE_S, STARTUP_POWER = 1.532, 0.0932
-STALL_SCALE, STALL_POWER, STALL_LENGTH_S = 1.352, 0.3916, 5.0
-MOST_STALLS = 30  # more of them change the score no more
 
 
 def mos(startup_s: float, num_stalls: float, stall_s: float) -> float:

@@ -13,13 +13,13 @@ from takeup.streaming.experiment.scenario import StreamingScenario, cells_of, ch
 __all__ = ["StreamingScenario", "cells_of", "load_model", "run", "run_again", "save_model"]
 
 _VERBS = {
-    "predict": "takeup.streaming.experiment.predict:predict",
-    "fit": "takeup.streaming.experiment.predict:fit",
-    "optimise": "takeup.streaming.experiment.advise:optimise",
-    "size": "takeup.streaming.experiment.advise:size",
-    "simulate": "takeup.streaming.experiment.measure:simulate",
-    "compare": "takeup.streaming.experiment.measure:compare",
-    "run": "takeup.streaming.experiment.measure:run_engine",
+    "predict": "takeup.streaming.experiment.verbs:predict",
+    "fit": "takeup.streaming.experiment.verbs:fit",
+    "optimise": "takeup.streaming.experiment.verbs:optimise",
+    "size": "takeup.streaming.experiment.verbs:size",
+    "simulate": "takeup.streaming.experiment.verbs:simulate",
+    "compare": "takeup.streaming.experiment.verbs:compare",
+    "run": "takeup.streaming.experiment.verbs:run_engine",
 }
 
 

@@ -1,9 +1,7 @@
-"""Simulation of the whole cell: constant or changing capacity, a throughput log, players that adapt their bit rate."""
+"""Simulation of the whole cell: constant or changing capacity, or that of a throughput log."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +9,8 @@ import numpy as np
 from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.streaming.chains import check_levels
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics
-from takeup.streaming.simulate.compiled.adaptive import BufferRegions, empty_adaptive_users, play_adaptive_events
-from takeup.streaming.simulate.compiled.events import CapacityLevels, CellTraffic, empty_cell, play_events
+from takeup.streaming.simulate.events import CapacityLevels, CellTraffic, empty_cell, play_events
 from takeup.streaming.simulate.video_records import (
     VideoRecords,
     check_run,
@@ -23,14 +19,14 @@ from takeup.streaming.simulate.video_records import (
     metrics_from_batches,
 )
 
+WARM_UP_SHARE = 0.05  # of the videos, which find the cell emptier than in steady state
+
 # Simulation of the whole cell: every arriving video has its own player, and all share the capacity of the cell --------
 #
 # Nothing of the mathematics is assumed here but the traffic itself, so this checks the chain that a tagged video is
 # said to see, not only its solution. An event is an arrival (also a blocked one), the end of a download, a change of
 # the capacity, a player that starts, stalls or resumes, or a viewer that gives up: here all viewers are equally
 # impatient, and one that leaves frees its share for the others.
-
-WARM_UP_SHARE = 0.05  # of the videos, which find the cell emptier than in steady state
 
 
 class CellRun(NamedTuple):
@@ -135,9 +131,7 @@ def play_log(
 ) -> CellRun:
     """The same, video by video."""
     if cell.capacity is not None:
-        raise BadInput(
-            "the cell has a changing capacity of its own; leave it out when a throughput log drives the cell"
-        )
+        raise BadInput("the capacity of the cell already changes; leave that out when a throughput log drives the cell")
     return play_levels(cell, player, _log_levels(durations_s, rates_bps), num_videos=num_videos, seed=seed)
 
 
@@ -158,47 +152,3 @@ def _check_log(durations_s: Floats, rates_bps: Floats) -> None:
         raise BadInput("the rates of a log must be finite and zero or more; look for missing or negative samples")
     if rates_bps.max() == 0:
         raise BadInput("the log never delivers anything; give one with a rate above zero")
-
-
-# The whole cell with players that adapt: each takes the bit rate of its ladder that its own buffer allows -------------
-#
-# No bit rate is assumed here, neither that of the tagged video nor that of the others, so this checks the mean-field
-# approximation of the others in the equations.
-
-
-def simulate_adaptive(
-    cell: Cell,
-    player: Player,
-    ladder_bps: Sequence[float],
-    levels_s: Sequence[float],
-    *,
-    num_videos: int = 200_000,
-    seed: int = 0,
-) -> QoeMetrics:
-    """What viewers experience when all take `ladder_bps[k]` between `levels_s[k - 1]` and `levels_s[k]` of buffer."""
-    played = play_adaptive(cell, player, ladder_bps, levels_s, num_videos=num_videos, seed=seed)
-    return metrics_from_batches("adapting cell", played.records)
-
-
-def play_adaptive(
-    cell: Cell,
-    player: Player,
-    ladder_bps: Sequence[float],
-    levels_s: Sequence[float],
-    *,
-    num_videos: int = 200_000,
-    seed: int = 0,
-) -> CellRun:
-    """The same, video by video."""
-    check_run(player, num_videos)
-    if cell.capacity is not None:
-        raise BadInput("players that adapt are simulated at a constant capacity; leave the changing one out")
-    borders = [0.0, *check_levels(ladder_bps, levels_s), math.inf]
-    regions = BufferRegions(np.array(borders), cell.bitrate_bps / np.array(ladder_bps, np.float64))
-    num_warm_up = int(num_videos * WARM_UP_SHARE)
-    lived = empty_records(num_warm_up + num_videos)
-    streams = Streams(seed).child("adapting cell")
-    chances = (streams.stream("arrivals"), streams.stream("lengths"))
-    flows = empty_adaptive_users(cell.max_users)
-    num_events = play_adaptive_events(traffic_of(cell, player, math.inf), regions, flows, lived, chances)
-    return CellRun(lived.after(num_warm_up), num_events)

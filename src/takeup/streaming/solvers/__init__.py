@@ -5,8 +5,7 @@
 
 from takeup.errors import UnknownName
 from takeup.streaming.solvers.diffusion import DiffusionSolver
-from takeup.streaming.solvers.doubling import DoublingSolver
-from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
 
 ChainSolver = RiccatiSolver | DoublingSolver | DiffusionSolver
 

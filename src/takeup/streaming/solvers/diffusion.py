@@ -1,22 +1,4 @@
-"""The exact answer for a buffer with scatter: Brownian noise on top of the drift, from fading or variable bit rate.
-
-How it works. W(q) solves 1/2 Sigma W'' + D W' + T W = 0 (see `phases`). The states fall into
-
-    s  variance > 0              the noise can empty the buffer at once
-    d  no variance, drift < 0    the buffer falls at once
-    u  no variance, drift > 0    it must first come back
-
-(no variance and no drift: censored). For y = (W_s, W_d, W_u, W_s') the equation is y' = M y, of first order:
-
-    W_s' = W_s'        W_d' = -D_d^-1 (T W)_d        W_u' = -D_u^-1 (T W)_u        W_s'' = -2 Sigma^-1 (D W' + T W)_s
-
-The bounded solutions span the invariant subspace of M for the left half-plane, whose dimension is the number of states
-s and d; with its basis (Z_s, Z_d, Z_u, Z_s') from an ordered Schur form, Z_sd Z_sd^-1 = I fits the boundary, the rows
-of u follow as Z_u Z_sd^-1, and the generator of new lows is U_s = Z_s' Z_sd^-1, U_d = -D_d^-1 (T L)_d. Variances may be
-zero in any states, in all of them (then this is `riccati`) or in none.
-
-The wait before playback is computed without scatter: over seconds of content its effect is negligible.
-"""
+"""The exact answer for a buffer with scatter: Brownian noise on top of the drift, from fading or variable bit rate."""
 
 from dataclasses import dataclass
 
@@ -27,14 +9,31 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain, Player, QoeMetrics
 from takeup.streaming.numerics import censor, schur_basis
-from takeup.streaming.solvers.doubling import STILL_DRIFT
-from takeup.streaming.solvers.phases import PlayingPhase
-from takeup.streaming.solvers.riccati import riccati_playing_phase
-from takeup.streaming.solvers.solution import Solution
+from takeup.streaming.solvers.fluid import STILL_DRIFT, riccati_playing_phase
+from takeup.streaming.solvers.solution import PlayingPhase, Solution
 
 Indices = npt.NDArray[np.intp]
 
 SMALLEST_VARIANCE = 1e-7  # per second; below it the noise moves a buffer by less than a frame in an hour
+
+# The exact answer for a buffer with scatter: Brownian noise on top of the drift, from fading or variable bit rate -----
+#
+# How it works. W(q) solves 1/2 Sigma W'' + D W' + T W = 0 (see `phases`). The states fall into
+#
+#     s  variance > 0              the noise can empty the buffer at once
+#     d  no variance, drift < 0    the buffer falls at once
+#     u  no variance, drift > 0    it must first come back
+#
+# (no variance and no drift: censored). For y = (W_s, W_d, W_u, W_s') the equation is y' = M y, of first order:
+#
+#     W_s' = W_s'        W_d' = -D_d^-1 (T W)_d        W_u' = -D_u^-1 (T W)_u        W_s'' = -2 Sigma^-1 (D W' + T W)_s
+#
+# The bounded solutions span the invariant subspace of M for the left half-plane, whose dimension is the number of
+# states s and d; with its basis (Z_s, Z_d, Z_u, Z_s') from an ordered Schur form, Z_sd Z_sd^-1 = I fits the boundary,
+# the rows of u follow as Z_u Z_sd^-1, and the generator of new lows is U_s = Z_s' Z_sd^-1, U_d = -D_d^-1 (T L)_d.
+# Variances may be zero in any states, in all of them (then this is `riccati`) or in none.
+#
+# The wait before playback is computed without scatter: over seconds of content its effect is negligible.
 
 
 class DiffusionSolver:

@@ -27,12 +27,12 @@ from takeup.core.namespaces import (
 )
 from takeup.errors import BadInput, MissingEngine, UnknownName
 
+Sender = TypeVar("Sender", bound=Hashable)
+
 # Processor sharing as arithmetic: round-robin of small quanta over all backlogged senders, at one total rate ----------
 #
 # It knows no clock; times are arguments. A link that was late makes up for it, also when the next request follows the
 # last byte within `pause_s`. Longer idle time, without any backlog, is lost.
-
-Sender = TypeVar("Sender", bound=Hashable)
 
 
 class ProcessorSharing(Generic[Sender]):

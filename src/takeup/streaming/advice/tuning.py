@@ -1,0 +1,211 @@
+"""The best start threshold with settings for real players, and how much traffic a cell carries."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from takeup.errors import BadInput, UnknownName
+from takeup.streaming.advice.qoe import expected_mos, solve_cell
+from takeup.streaming.model import Cell, Player, QoeMetrics
+from takeup.streaming.solvers.solution import Solution
+
+Cost = Callable[[Solution, Player], float]
+
+NUM_COARSE = 12
+PRECISION_S = 1e-3
+
+# The best start threshold: waiting longer at the start against stalling later -----------------------------------------
+#
+# How it works. A cost of the threshold q is the expected loss of a viewer, by default
+#
+#     cost(q) = P(N >= 1)(q) + gamma E[start-up delay](q),
+#
+# which falls at first (fewer stalls) and rises later (longer waits), with one minimum in practice. A coarse grid of
+# thresholds, denser near zero, finds its basin, a bounded scalar search the minimum in it. The chain is solved once.
+
+
+@dataclass(frozen=True, slots=True)
+class StartThreshold:
+    """The start threshold with the least cost, and what viewers experience with it."""
+
+    player: Player
+    cost: float
+    answer: QoeMetrics
+
+
+def stall_cost(per_startup_s: float) -> Cost:
+    """P(at least one stall) plus `per_startup_s` for every second of start-up delay."""
+    if not 0 <= per_startup_s < np.inf:
+        raise BadInput(f"the cost of a second of start-up is {per_startup_s}; give a finite number, zero or more")
+
+    def cost(solution: Solution, player: Player) -> float:
+        wait = solution.mean_prefetch(player.start_s)
+        return solution.stall_probability(player.start_s) + per_startup_s * wait
+
+    return cost
+
+
+def mos_cost(solution: Solution, player: Player) -> float:
+    """What is missing to the best mean opinion score, 5."""
+    return 5.0 - expected_mos(solution, player)
+
+
+def best_threshold(
+    solution: Solution, cost: Cost, most_s: float = 60.0, least_s: float = 0.0, resume_s: float | None = None
+) -> StartThreshold:
+    """The start threshold between `least_s` and `most_s` with the least cost; resuming is at the same unless given."""
+    if not 0 <= least_s < most_s < np.inf:
+        raise BadInput(f"thresholds from {least_s} to {most_s} s are no range; give 0 <= least_s < most_s")
+
+    def of(start_s: float) -> float:
+        return cost(solution, Player(start_s, resume_s))
+
+    grid = (least_s + (most_s - least_s) * np.linspace(0, 1, NUM_COARSE) ** 2).tolist()
+    costs = [of(start_s) for start_s in grid]
+    place = int(np.argmin(costs))
+    from scipy.optimize import minimize_scalar  # a heavy import that a prediction does not need
+
+    bounds = (grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)])
+    found = minimize_scalar(of, bounds=bounds, method="bounded", options={"xatol": PRECISION_S})
+    start_s = float(found.x) if found.fun < costs[place] else grid[place]
+    player = Player(start_s, resume_s)
+    return StartThreshold(player, min(float(found.fun), costs[place]), solution.answer(player))
+
+
+# Ready configuration for real players: the thresholds of a `Player` in the words of dash.js, Shaka and Media3 ---------
+#
+# How it works. dash.js has one level for the start (`initialBufferLevel`, seconds) and resumes on its own; Shaka has
+# one goal for start and resume (`rebufferingGoal`, seconds); Media3 (ExoPlayer) has both (`setBufferDurationsMs`: the
+# least and the most to buffer, to start, to resume, milliseconds), and wants start and resume not above the least to
+# buffer.
+
+MEDIA3_LEAST_MS = 50_000  # what Media3 buffers by default, at least and at most
+
+
+def dash_js(player: Player) -> str:
+    """Settings for `MediaPlayer.updateSettings`; the buffer goal is raised where it would be below the threshold."""
+    buffer = {"initialBufferLevel": _seconds(player.start_s)}
+    if player.start_s > 18:
+        buffer["bufferTimeDefault"] = _seconds(player.start_s)
+    return f"player.updateSettings({json.dumps({'streaming': {'buffer': buffer}}, indent=2)});"
+
+
+def shaka(player: Player) -> str:
+    """Settings for `Player.configure`: one goal for both, so the larger threshold is taken."""
+    goal = max(player.start_s, player.again_s)
+    streaming = {"rebufferingGoal": _seconds(goal), "bufferingGoal": _seconds(max(10.0, goal))}
+    return f"player.configure({json.dumps({'streaming': streaming}, indent=2)});"
+
+
+def media3(player: Player) -> str:
+    """A load control for `ExoPlayer.Builder.setLoadControl`, in Kotlin."""
+    start_ms, resume_ms = round(player.start_s * 1000), round(player.again_s * 1000)
+    least_ms = max(MEDIA3_LEAST_MS, start_ms, resume_ms)
+    numbers = f"{least_ms}, {least_ms}, {start_ms}, {resume_ms}"
+    return f"DefaultLoadControl.Builder().setBufferDurationsMs({numbers}).build()"
+
+
+PLAYER_SETTINGS = {"dash.js": dash_js, "shaka": shaka, "media3": media3}
+
+
+def player_settings(name: str, player: Player) -> str:
+    """The configuration of the player product `name`."""
+    if name not in PLAYER_SETTINGS:
+        raise UnknownName("player", name, PLAYER_SETTINGS)
+    return PLAYER_SETTINGS[name](player)
+
+
+def _seconds(value: float) -> float:
+    return round(value, 3)
+
+
+# How much traffic a cell carries, how much capacity it needs, how many users to admit, for a target of stalls ---------
+#
+# How it works. The probability of a stall rises with arrivals and admitted users and falls with capacity and the start
+# threshold; the start-up delay rises with the threshold. So every limit is the end of an interval on which the target
+# holds, found by doubling and bisection on an oracle that takes a millisecond. With few admitted users the target may
+# hold for any load: the share of stalls has a limit below 1 when the cell is always full.
+
+PRECISION = 1e-6  # of the answer, relative
+HARDEST_LOAD = 1e3  # times the capacity; more arrivals than this change nothing any more
+
+
+@dataclass(frozen=True, slots=True)
+class StallTarget:
+    """What viewers shall experience at worst: the share of videos that stall."""
+
+    stall_probability: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.stall_probability < 1:
+            raise BadInput(f"the target for stalls is {self.stall_probability}; give a share between 0 and 1")
+
+    def holds(self, cell: Cell, player: Player) -> bool:
+        """Whether videos of this cell stall seldom enough."""
+        return solve_cell(cell, player).stall_probability.value <= self.stall_probability
+
+
+def max_arrivals(cell: Cell, player: Player, target: StallTarget) -> float:
+    """The most arrivals per second, `inf` if the limit on users alone keeps the target."""
+
+    def holds(arrivals_per_s: float) -> bool:
+        return target.holds(replace(cell, arrivals_per_s=arrivals_per_s), player)
+
+    service_per_s = cell.speed / cell.mean_video_s
+    if holds(HARDEST_LOAD * service_per_s):
+        return float("inf")
+    low = 1e-6 * service_per_s
+    if not holds(low):
+        raise BadInput(_unattainable(target, "even a video alone in the cell stalls more often", "add capacity"))
+    return _bisect_limit(holds, low, HARDEST_LOAD * service_per_s)
+
+
+def min_capacity(cell: Cell, player: Player, target: StallTarget) -> float:
+    """The least capacity in bit/s."""
+
+    def fails(capacity_bps: float) -> bool:
+        return not target.holds(replace(cell, capacity_bps=capacity_bps), player)
+
+    high = cell.bitrate_bps
+    while fails(high):
+        high *= 2
+        if high > 1e9 * cell.bitrate_bps:
+            raise BadInput(_unattainable(target, "no capacity is enough", "raise the start threshold"))
+    low = high / 2
+    while not fails(low):
+        low /= 2
+        if low < 1e-6 * cell.bitrate_bps:
+            return 0.0
+    return _bisect_limit(fails, low, high, give_high=True)
+
+
+def max_admission(cell: Cell, player: Player, target: StallTarget, most: int = 200) -> int:
+    """The most users to admit at a time, up to `most`."""
+
+    def holds(max_users: int) -> bool:
+        return target.holds(replace(cell, max_users=max_users), player)
+
+    if not holds(1):
+        raise BadInput(_unattainable(target, "even one user at a time stalls more often", "add capacity"))
+    low, high = 1, 2
+    while high <= most and holds(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _bisect_limit(holds: Callable[[float], bool], low: float, high: float, give_high: bool = False) -> float:
+    """Where `holds` changes from true at `low` to false at `high`; the requested end."""
+    while high - low > PRECISION * high:
+        middle = (low * high) ** 0.5 if low > 0 and high > 2 * low else (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return high if give_high else low
+
+
+def _unattainable(target: StallTarget, found: str, advice: str) -> str:
+    return f"{target.stall_probability:g} of videos with a stall cannot be reached: {found}; {advice}"

@@ -1,0 +1,171 @@
+"""The exact answer for a buffer without variance: a Riccati equation, by structured doubling or by a Schur form."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.arrays import Floats
+from takeup.streaming.model import Chain, Player, QoeMetrics
+from takeup.streaming.numerics import CensoredChain, censor, schur_basis
+from takeup.streaming.solvers.solution import PlayingPhase, Solution
+
+Numbers = npt.NDArray[Any]  # real or complex
+
+STILL_DRIFT = 1e-9  # a drift this small moves no buffer during a video
+MOST_STEPS = 60  # each doubles the horizon; 11 to 20 are usual
+
+# The equation ---------------------------------------------------------------------------------------------------------
+#
+# How it works. Without variance the buffer falls at once only in the states d with negative drift; in the states u with
+# positive drift it must first come back. Let Psi be the law of the state in which it comes back to where it was. With
+#
+#     A = D_u^-1 T_uu,   B = D_u^-1 T_ud,   C = |D_d|^-1 T_du,   E = |D_d|^-1 T_dd
+#
+# Psi is the smallest non-negative solution of B + A Psi + Psi E + Psi C Psi = 0, and U = E + C Psi. All quantities that
+# follow are probabilities: nothing cancels, whatever the number of states. States whose drift is zero are censored.
+#
+# By structured doubling: after a Cayley transform with a rate gamma at least as large as every diagonal entry, the
+# equation is a fixed point that doubles its horizon in each step. With A~ = -A + gamma I, E~ = -E + gamma I:
+#
+#     W = A~ - B E~^-1 C              V = E~ - C A~^-1 B
+#     F = I - 2 gamma W^-1            S = I - 2 gamma V^-1
+#     H = 2 gamma W^-1 B E~^-1        G = 2 gamma E~^-1 C W^-1
+#     repeat  X = (I - G H)^-1:   H += F H X S,   G += S X G F,   F <- F F + F H X G F,   S <- S X S      (old G, H)
+#
+# H grows to Psi quadratically. Only non-negative terms are added, so small probabilities keep their relative accuracy
+# (deep tails), and every step is a product or a solve, so that any number of chains of one shape is solved at once: all
+# functions here take leading axes. With complex end rates it serves the transforms of `FixedLengthSolver`.
+#
+# Guo, Lin, Xu, "A structure-preserving doubling algorithm for nonsymmetric algebraic Riccati equation", Numer. Math.
+# 2006.
+
+
+class DoublingSolver:
+    """Exact for chains whose variance is zero, with relative accuracy in deep tails."""
+
+    name = "doubling"
+
+    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
+        """What viewers experience in this chain."""
+        return self.solution(chain).answer(player)
+
+    def solution(self, chain: Chain) -> Solution:
+        """The chain solved once, for many players."""
+        blocks, watched = fluid_blocks(chain)
+        return Solution(chain, playing_phase(blocks, watched, psi_by_doubling(blocks)), self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class FluidBlocks:
+    """Rates per second of buffer between the states where it grows (up) and those where it falls (down)."""
+
+    falls: npt.NDArray[np.bool_]
+    up: Numbers
+    up_down: Numbers
+    down_up: Numbers
+    down: Numbers
+
+
+def fluid_blocks(chain: Chain) -> tuple[FluidBlocks, CensoredChain]:
+    """The blocks of a chain without its variance, and what is left of it after censoring states of no drift."""
+    drift = chain.fill - chain.drain
+    watched = censor(chain.killed, np.abs(drift) > STILL_DRIFT * chain.drain)
+    return split_blocks(watched.rates, drift[watched.kept]), watched
+
+
+def split_blocks(rates: Numbers, drift: Floats) -> FluidBlocks:
+    """Blocks of rates per second of buffer; the chains of a batch have their up and down states in the same places."""
+    falls = (drift if drift.ndim == 1 else drift[0]) < 0
+    scaled = rates / np.abs(drift)[..., None]
+    above, below = scaled[..., ~falls, :], scaled[..., falls, :]
+    return FluidBlocks(falls, above[..., ~falls], above[..., falls], below[..., ~falls], below[..., falls])
+
+
+def playing_phase(blocks: FluidBlocks, watched: CensoredChain, psi: Floats) -> PlayingPhase:
+    """The playing phase from the law Psi of coming back, for all states including the censored ones."""
+    lift = np.empty((len(blocks.falls), len(blocks.down)))
+    lift[blocks.falls], lift[~blocks.falls] = np.eye(len(blocks.down)), psi
+    columns = np.flatnonzero(watched.kept)[blocks.falls]
+    return PlayingPhase(watched.restore(lift), blocks.down + blocks.down_up @ psi, columns)
+
+
+def psi_by_doubling(blocks: FluidBlocks) -> Numbers:
+    """The law of the state in which the buffer comes back, from every state in which it grows."""
+    if 0 in blocks.up_down.shape:
+        return blocks.up_down.copy()
+    forward, backward, returns, ascents = _cayley(blocks)
+    unit = np.eye(backward.shape[-1])
+    for _ in range(MOST_STEPS):
+        solved = np.linalg.solve(unit - ascents @ returns, np.concatenate([backward, ascents], axis=-1))
+        onward, across = solved[..., : len(unit)], solved[..., len(unit) :]
+        hops = forward @ returns
+        growth = hops @ onward
+        returns, ascents = returns + growth, ascents + backward @ across @ forward
+        forward, backward = forward @ forward + hops @ across @ forward, backward @ onward
+        if (np.abs(growth) <= 1e-15 * np.abs(returns)).all():
+            break
+    return returns
+
+
+def _cayley(blocks: FluidBlocks) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """The starting matrices F, S, H, G."""
+    diagonals = [np.abs(np.diagonal(block, axis1=-2, axis2=-1)).max(axis=-1) for block in (blocks.up, blocks.down)]
+    gamma = np.maximum(*diagonals)[..., None, None]
+    up_unit, down_unit = np.eye(blocks.up.shape[-1]), np.eye(blocks.down.shape[-1])
+    up_inverse = np.linalg.inv(gamma * up_unit - blocks.up)
+    down_inverse = np.linalg.inv(gamma * down_unit - blocks.down)
+    w_inverse = np.linalg.inv(gamma * up_unit - blocks.up - blocks.up_down @ down_inverse @ blocks.down_up)
+    v_inverse = np.linalg.inv(gamma * down_unit - blocks.down - blocks.down_up @ up_inverse @ blocks.up_down)
+    returns = 2 * gamma * w_inverse @ blocks.up_down @ down_inverse
+    ascents = 2 * gamma * down_inverse @ blocks.down_up @ w_inverse
+    return up_unit - 2 * gamma * w_inverse, down_unit - 2 * gamma * v_inverse, returns, ascents
+
+
+# The ordered Schur form: quicker for many hundred states --------------------------------------------------------------
+#
+# How it works. The columns of (I, Psi) span the invariant subspace of H = [[E, C], [-B, -A]] for its eigenvalues in the
+# left half-plane, of which there are exactly as many as states d: downloads end, so no eigenvalue is zero. The ordered
+# real Schur form gives an orthonormal basis of it. A drift that is nearly zero costs the Schur form its digits, so then
+# Psi comes from doubling, which keeps them.
+#
+# Rogers, "Fluid models in queueing theory and Wiener-Hopf factorization of Markov chains", Ann. Appl. Probab. 1994.
+
+LARGEST_SPREAD = 1e6  # of rates per second of buffer, above which the Schur form loses more than six digits
+
+
+class RiccatiSolver:
+    """Exact for chains whose variance is zero; a variance is left out (`diffusion` takes it in)."""
+
+    name = "riccati"
+
+    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
+        """What viewers experience in this chain."""
+        return self.solution(chain).answer(player)
+
+    def solution(self, chain: Chain) -> Solution:
+        """The chain solved once, for many players."""
+        return Solution(chain, riccati_playing_phase(chain), self.name)
+
+
+def riccati_playing_phase(chain: Chain) -> PlayingPhase:
+    """The playing phase, from the ordered Schur form."""
+    blocks, watched = fluid_blocks(chain)
+    return playing_phase(blocks, watched, psi_by_schur(blocks))
+
+
+def psi_by_schur(blocks: FluidBlocks) -> Floats:
+    """The law of the state in which the buffer comes back, from every state in which it grows."""
+    num_down = len(blocks.down)
+    if num_down == 0 or len(blocks.up) == 0:
+        return np.zeros((len(blocks.up), num_down))
+    matrix = np.block([[blocks.down, blocks.down_up], [-blocks.up_down, -blocks.up]])
+    diagonal = np.abs(np.diag(matrix))
+    if diagonal.max() > LARGEST_SPREAD * diagonal.min():
+        return psi_by_doubling(blocks)
+    _, basis, num_stable = schur_basis(matrix, "lhp")
+    if num_stable != num_down:  # an eigenvalue at zero: downloads that may never end
+        return psi_by_doubling(blocks)
+    psi = np.linalg.solve(basis[:num_down, :num_down].T, basis[num_down:, :num_down].T).T
+    return np.asarray(np.clip(psi, 0.0, 1.0), dtype=np.float64)

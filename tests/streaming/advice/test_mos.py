@@ -1,0 +1,87 @@
+"""The opinion score: its anchor points, its shape, and the standard where it is installed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.oracles import reference_cell
+from takeup.errors import BadInput, MissingEngine
+from takeup.streaming.advice.qoe import expected_mos, mos, p1203_mos
+from takeup.streaming.chains import chain_of, ps_cell
+from takeup.streaming.model import Player
+from takeup.streaming.solvers.fluid import RiccatiSolver
+
+
+@pytest.mark.parametrize(
+    ("startup_s", "num_stalls", "stall_s", "score"),
+    [(0, 0, 0, 4.85), (3, 0, 0, 4.48), (10, 0, 0, 4.19), (3, 1, 5, 3.86), (3, 2, 10, 3.38), (3, 3, 15, 3.26)],
+)
+def test_the_score_is_near_its_anchor_points(startup_s: float, num_stalls: int, stall_s: float, score: float) -> None:
+    assert mos(startup_s, num_stalls, stall_s) == pytest.approx(score, abs=0.06)
+
+
+@given(startup_s=st.floats(0, 1e4), num_stalls=st.integers(0, 1000), stall_s=st.floats(0, 1e4))
+def test_the_score_is_a_score_and_more_trouble_never_raises_it(
+    startup_s: float, num_stalls: int, stall_s: float
+) -> None:
+    score = mos(startup_s, num_stalls, stall_s)
+
+    assert 1 <= score <= 5
+    assert mos(startup_s + 1, num_stalls, stall_s) <= score
+    assert mos(startup_s, num_stalls + 1, stall_s) <= score
+    assert mos(startup_s, num_stalls, stall_s + 1) <= score
+
+
+def test_the_expected_score_of_a_cell_without_stalls_is_that_of_its_start() -> None:
+    solution = RiccatiSolver().solution(ps_cell(3.0, 60.0, 0.01, 2))
+    startup_s = solution.mean_prefetch(4.0)
+
+    assert expected_mos(solution, Player(4.0)) == pytest.approx(mos(startup_s, 0, 0))
+
+
+def test_the_expected_score_falls_with_the_load() -> None:
+    scores = [
+        expected_mos(RiccatiSolver().solution(chain_of(reference_cell(rate))), Player(5.0)) for rate in (0.05, 0.1, 0.2)
+    ]
+
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("startup_s", [-1.0, math.nan])
+def test_a_session_that_cannot_be_is_refused(startup_s: float) -> None:
+    with pytest.raises(BadInput, match="cannot be"):
+        mos(startup_s, 0, 0)
+
+
+def test_the_standard_is_asked_with_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def standalone(session: dict[str, Any]) -> SimpleNamespace:
+        asked.append(session)
+        return SimpleNamespace(calculate_complete=lambda: {"O46": 3.5})
+
+    monkeypatch.setitem(sys.modules, "itu_p1203", SimpleNamespace(P1203Standalone=standalone))
+
+    assert p1203_mos(3.0, [(20.0, 5.0)], 60.0, 1e6) == 3.5
+    assert asked[0]["I23"]["stalling"] == [[0, 3.0], [20.0, 5.0]]
+    assert asked[0]["I13"]["segments"][0]["bitrate"] == 1000
+
+
+def test_the_standard_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "itu_p1203", None)
+
+    with pytest.raises(MissingEngine, match="research only"):
+        p1203_mos(3.0, [], 60.0, 1e6)
+
+
+@pytest.mark.parametrize("stall", [(70.0, 5.0), (0.0, 5.0), (10.0, 0.0)])
+def test_stalls_outside_the_video_are_refused(stall: tuple[float, float]) -> None:
+    with pytest.raises(BadInput, match="inside the 60 s"):
+        p1203_mos(3.0, [stall], 60.0, 1e6)
