@@ -30,9 +30,18 @@ import numpy as np
 
 from benchmarks.peers import change_points as peers
 from benchmarks.support.dated import options_of, publish, versions
+from support.node_placement import NodeGrid, improve_placement
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Table
-from takeup.training.stragglers.detect.change_points import ChangePointDetector, OnlineChangePoints, SlidingWindow
+from takeup.papers.falcon.detection import (
+    Alarm,
+    DetectionScore,
+    OnlineChangePoints,
+    SlidingWindow,
+    draw_streams,
+    score_of,
+)
+from takeup.training.stragglers.detect.change_points import ChangePointDetector
 from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
 from takeup.training.stragglers.remedy.restart import (
     DurationDistribution,
@@ -41,17 +50,7 @@ from takeup.training.stragglers.remedy.restart import (
     plan_escalation,
     ski_rental,
 )
-from takeup.training.stragglers.remedy.topology import NodeGrid, improve_placement
-from takeup.training.traces.slowdowns import (
-    LARGE_MINUTES,
-    LINK_MINUTES,
-    Alarm,
-    DetectionScore,
-    IterationStream,
-    Quantiles,
-    draw_streams,
-    score_of,
-)
+from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, IterationStream, Quantiles
 
 Alarms = Callable[..., list[Alarm]]
 Part = tuple[list[Table], list[Check]]

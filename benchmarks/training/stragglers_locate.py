@@ -19,9 +19,10 @@ import numpy as np
 from support.watch_lab import SlowPeriod, WatchedJob, run_jobs
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
+from takeup.training.stragglers.contract import Finding
 from takeup.training.stragglers.detect.change_points import ChangePointDetector
-from takeup.training.stragglers.watch.job import new_session
-from takeup.training.stragglers.watch.session import Finding, WatchSession, WatchSettings
+from takeup.training.stragglers.remedy.remediation import WatchSettings
+from takeup.training.stragglers.watch.session import WatchSession
 
 Part = tuple[list[Table], list[Check]]
 COMPUTE_S = 0.06
@@ -132,7 +133,7 @@ def _watched(jobs: Sequence[WatchedJob]) -> list[WatchSession]:
         number = int(place.name)
         if number not in sessions:
             settings = WatchSettings(confirm=_is_outside(jobs[number]), rebalance=False)
-            sessions[number] = new_session(place, settings)
+            sessions[number] = WatchSession(place, settings)
         if not _slow_finding(sessions[number]):  # one is enough
             sessions[number].poll()
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from support.watch_lab import LoopName, SlowPeriod, WatchedJob, run_jobs
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.stragglers.watch.job import new_session
-from takeup.training.stragglers.watch.session import WatchSession, WatchSettings
+from takeup.training.stragglers.remedy.remediation import WatchSettings
+from takeup.training.stragglers.watch.session import WatchSession
 
 COMPUTE_S = 0.012
 NUM_SLOW_JOB, FIRST, END = 400, 150, 280
@@ -47,7 +47,7 @@ class Live:
     """Watches a job while it runs, and keeps the times of all its iterations."""
 
     def __init__(self, place: Path) -> None:
-        self.session: WatchSession = new_session(place, WatchSettings(rebalance=False))
+        self.session: WatchSession = WatchSession(place, WatchSettings(rebalance=False))
         self.times_s: list[float] = []
 
     def poll(self) -> None:

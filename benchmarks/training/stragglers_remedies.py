@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from support.watch_lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.stragglers.watch.job import new_session
-from takeup.training.stragglers.watch.session import WatchSession, WatchSettings
+from takeup.training.stragglers.remedy.remediation import WatchSettings
+from takeup.training.stragglers.watch.session import WatchSession
 
 Part = tuple[list[Table], list[Check]]
 NUM_JOBS = 3  # that are helped
@@ -84,7 +84,7 @@ def _watched(jobs: Sequence[WatchedJob], *settings: WatchSettings) -> tuple[list
     def beside(place: Path, _: bool) -> None:
         if place.exists():
             if place.name not in sessions:
-                sessions[place.name] = new_session(place, settings[int(place.name)])
+                sessions[place.name] = WatchSession(place, settings[int(place.name)])
             sessions[place.name].poll()
 
     recorded = run_jobs([replace(job, seed=number + 1) for number, job in enumerate(jobs)], beside)

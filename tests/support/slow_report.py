@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from takeup.core.report import Cell, Column, Report, Series, Table
+from takeup.training.stragglers.contract import CallLog, SlowdownEvent
 from takeup.training.stragglers.locate.accounts import windows_of
-from takeup.training.stragglers.model import CallLog, SlowdownEvent
 
 MS = 1e3
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.errors import MissingEngine, TakeupError
-from takeup.training.stragglers.model import CallLog
+from takeup.training.stragglers.contract import CallLog
 from takeup.training.stragglers.watch.ring_reader import RingCollector
 
 # Jobs of the laboratory and their records -----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from support.watch_lab import SlowPeriod, WatchedJob
-from takeup.training.pipelines.engine.receives import WorkerThread
+from takeup.training.pipelines.engine.messages import WorkerThread
 from takeup.training.pipelines.lab.network import RankNetworks, rank_address, token_bucket
 
 # Artificially slow links, below any hook: in the kernels that carry messages and reductions ---------------------------

@@ -15,7 +15,7 @@ from takeup.training.pipelines.planners.warmups import absorbed_delays_s, adapt_
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import OpKind
 from takeup.training.pipelines.timing.evaluation import generate_schedule, search_schedule, timeline_of
-from takeup.training.traces import random_profile
+from takeup.training.traces.profiles import random_profile
 from training.pipelines import congested, ms, profiles, slow
 
 

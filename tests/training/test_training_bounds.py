@@ -13,7 +13,7 @@ from takeup.training.pipelines.planners import POLICIES
 from takeup.training.pipelines.planners.adaptra import Adaptra
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.timing.evaluation import generate_schedule, least_iteration_s, timeline_of
-from takeup.training.traces import random_profile
+from takeup.training.traces.profiles import random_profile
 from training.pipelines import congested, ms, profiles, slow
 
 

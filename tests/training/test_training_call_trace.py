@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from takeup.training.stragglers.model import CallLog, SlowdownEvent, Suspect
+from takeup.training.stragglers.contract import CallLog, SlowdownEvent, Suspect
 from takeup.training.stragglers.watch.reports import chrome_trace
 from training.stragglers.plain_job import Faults, data_parallel, logs_of, two_by_two
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.stragglers.model import CALL, CallLog, Operation
+from takeup.training.stragglers.contract import CALL, CallLog, Operation
 
 
 def test_a_log_keeps_calls_of_groups_it_knows() -> None:

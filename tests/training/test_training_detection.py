@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from takeup.training.experiment.detection import Alarm, DetectionScore, draw_streams, score_of
-from takeup.training.stragglers.detect.change_points import ChangePointDetector, OnlineChangePoints, SlidingWindow
+from takeup.papers.falcon.detection import (
+    Alarm,
+    DetectionScore,
+    OnlineChangePoints,
+    SlidingWindow,
+    draw_streams,
+    score_of,
+)
+from takeup.training.stragglers.detect.change_points import ChangePointDetector
 from takeup.training.traces.slowdowns import IterationStream
 
 

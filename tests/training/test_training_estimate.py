@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.training.pipelines.planners.link_estimate import MessageStamps, clock_offset_s, estimate_link, typical_s
+from takeup.training.pipelines.planners.adaptation import MessageStamps, clock_offset_s, estimate_link, typical_s
 
 
 def stamps(

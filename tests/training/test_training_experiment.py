@@ -17,7 +17,7 @@ from takeup.training.experiment import TrainingScenario, profile_of, run, run_ag
 from takeup.training.pipelines.profile import Link
 from takeup.training.pipelines.schedule import Schedule
 from takeup.training.pipelines.timing.evaluation import timeline_of
-from takeup.training.traces import load_schedule, save_profile
+from takeup.training.traces.profiles import load_schedule, save_profile
 from training.pipelines import ms, slow
 
 

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from takeup.cli import takeup
 from takeup.core.scenario import validate
 from takeup.errors import BadInput, BadScenario
-from takeup.training.experiment import TrainingScenario, profile_of, run
-from takeup.training.experiment import verbs as lab
-from takeup.training.experiment.verbs import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
+from takeup.training import experiment as lab
+from takeup.training.experiment import ADAPTIVE, STOCK_1F1B, STOCK_ZB, TrainingScenario, measure, profile_of, run
 from takeup.training.pipelines.lab.trials import LabTrial, TrialOutcome
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile, Stage

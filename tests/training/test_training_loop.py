@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from takeup.training.pipelines.planners.adaptation import (
+    MessageStamps,
+    SwitchRule,
+    SwitchState,
+    decide_switch,
+    estimate_link,
+    typical_s,
+)
 from takeup.training.pipelines.planners.adaptra import Adaptra
 from takeup.training.pipelines.planners.baselines import ZeroBubble
-from takeup.training.pipelines.planners.link_estimate import MessageStamps, estimate_link, typical_s
-from takeup.training.pipelines.planners.trigger import SwitchRule, SwitchState, decide_switch
 from takeup.training.pipelines.profile import Link, Profile
 from takeup.training.pipelines.schedule import OpKind, Schedule, Timeline
 from takeup.training.pipelines.timing.evaluation import timeline_of

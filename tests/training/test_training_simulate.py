@@ -9,8 +9,8 @@ from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.training.pipelines.planners.adaptra import Adaptra
 from takeup.training.pipelines.planners.baselines import OneFOneB
-from takeup.training.pipelines.simulate import SampledTimes, jitter, sample, simulate, work_conserving
-from training.pipelines import ms, slow
+from takeup.training.pipelines.simulate import SampledTimes, jitter, sample, simulate
+from training.pipelines import slow
 
 
 def test_without_jitter_every_run_takes_what_was_planned() -> None:
@@ -45,23 +45,3 @@ def test_percentiles_are_of_the_runs() -> None:
     runs = SampledTimes("by hand", np.arange(1.0, 102.0))
 
     assert (runs.mean_s, runs.percentile_s(50), runs.percentile_s(95)) == (51, 51, 96)
-
-
-def test_ranks_that_choose_at_run_time_do_what_the_plan_says_when_nothing_varies() -> None:
-    profile = slow(4, 24, {2: 20})
-    plan = Adaptra().plan(profile)
-
-    free = work_conserving(profile, (8, 6, 4, 1))
-
-    assert ms(free.iteration_s) == ms(plan.iteration_s) == 770
-
-
-def test_ranks_that_choose_at_run_time_lose_less_to_jitter() -> None:
-    profile = slow(4, 24, {2: 20})
-    plan, random = Adaptra().plan(profile), np.random.default_rng(4)
-    drawn = [jitter(random, profile, 0.5) for _ in range(20)]
-
-    fixed = np.mean([simulate(plan.schedule, profile, factors).iteration_s for factors in drawn])
-    free = np.mean([work_conserving(profile, (8, 6, 4, 1), factors=factors).iteration_s for factors in drawn])
-
-    assert free < fixed

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from takeup.training.stragglers.model import SlowdownEvent, Suspect
+from takeup.training.stragglers.contract import SlowdownEvent, Suspect
 
 RANK = Suspect("compute", (3,), 1.52, 0.97, "own work")
 LINK = Suspect("link", (1, 2), 8.0, 1.0, "transfer")

@@ -8,8 +8,8 @@ import pytest
 
 from support.slow_report import report_of_event
 from takeup.core.render import to_text
+from takeup.training.stragglers.contract import SlowdownEvent
 from takeup.training.stragglers.detect.detector import StragglerDetector
-from takeup.training.stragglers.model import SlowdownEvent
 from training.stragglers.plain_job import Faults, data_parallel, logs_of
 
 Watched = tuple[StragglerDetector, list[SlowdownEvent]]

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from takeup.errors import BadInput
-from takeup.training.traces.slowdowns import (
-    LINK_MINUTES,
-    SHORTEST,
-    SITES,
-    IterationStream,
-    draw_stream,
-    load_streams,
-    truth_of,
-)
+from takeup.training.traces.slowdowns import LINK_MINUTES, SHORTEST, SITES, IterationStream, draw_stream, truth_of
 
 ONE_NODE, FOUR_NODES, AT_SCALE = SITES
 
@@ -82,37 +71,3 @@ def test_half_of_the_slowdowns_of_links_last_longer_than_twenty_minutes() -> Non
 
 def test_the_same_seed_draws_the_same_job() -> None:
     assert (drawn(5).iterations_s == drawn(5).iterations_s).all()
-
-
-# Recorded -------------------------------------------------------------------------------------------------------------
-
-
-def test_recorded_jobs_are_read_with_their_truth(tmp_path: Path) -> None:
-    times_s = np.repeat([0.1, 0.16, 0.1], 40)
-    np.savez(tmp_path / "ddp.npz", iterations_s=times_s, truth=np.array([[40, 80]]))
-    (stream,) = load_streams(tmp_path)
-
-    assert stream.name == "ddp"
-    assert stream.truth == [(40, True), (80, False)]
-    assert stream.levels[60] == pytest.approx(1.6)
-
-
-def test_a_recorded_job_without_injection_is_healthy(tmp_path: Path) -> None:
-    np.savez(tmp_path / "calm.npz", iterations_s=np.ones(50), truth=np.zeros((0, 2), np.int64))
-
-    assert load_streams(tmp_path)[0].truth == []
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense"])
-def test_what_is_no_recorded_job_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "bad.npz").write_bytes(content)
-
-    with pytest.raises(BadInput, match="is no recorded job"):
-        load_streams(tmp_path)
-
-
-def test_missing_arrays_are_named(tmp_path: Path) -> None:
-    np.savez(tmp_path / "half.npz", iterations_s=np.ones(5))
-
-    with pytest.raises(BadInput, match="expected arrays 'iterations_s' and 'truth'"):
-        load_streams(tmp_path)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from takeup.errors import BadInput, BadScenario
 from takeup.training.pipelines.profile import Profile, Stage
 from takeup.training.pipelines.timing.evaluation import generate_schedule
-from takeup.training.traces import load_profile, load_schedule, random_profile, save_profile, save_schedule
+from takeup.training.traces.profiles import load_profile, load_schedule, random_profile, save_profile, save_schedule
 from training.pipelines import profiles, slow
 
 FILE = """

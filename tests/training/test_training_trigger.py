@@ -7,7 +7,7 @@ import math
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.pipelines.planners.trigger import (
+from takeup.training.pipelines.planners.adaptation import (
     SwitchDecision,
     SwitchRule,
     SwitchState,

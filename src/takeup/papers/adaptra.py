@@ -21,7 +21,7 @@ from takeup.training.pipelines.profile import Link, Profile
 from takeup.training.pipelines.schedule import Schedule
 from takeup.training.pipelines.timing.evaluation import generate_schedule, least_iteration_s, timeline_of
 from takeup.training.report import gantt
-from takeup.training.traces import random_profile
+from takeup.training.traces.profiles import random_profile
 
 # Helpers shared by the reproduction: pipelines of equal operations, and times in milliseconds -------------------------
 

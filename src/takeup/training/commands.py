@@ -69,7 +69,7 @@ def plan(policy: str, csv: Path | None, as_json: bool, out: Path | None, quiet: 
     show(_report("plan", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
     if csv is not None:
         from takeup.training.experiment import plan_of
-        from takeup.training.traces import save_schedule
+        from takeup.training.traces.profiles import save_schedule
 
         save_schedule(plan_of(_scenario("plan", policy, **settings)).schedule, csv)
         say(f"wrote {csv}")
@@ -159,9 +159,9 @@ def watch(command: tuple[str, ...], as_json: bool, out: Path | None, quiet: bool
 
     Give COMMAND after --. The job needs no change; with Batches in its script a slow rank gets less work automatically.
     """
-    from takeup.training.experiment.watch import WatchOptions
-    from takeup.training.experiment.watch import watch as start
-    from takeup.training.stragglers.watch.session import WatchSettings
+    from takeup.training.stragglers.remedy.remediation import WatchSettings
+    from takeup.training.stragglers.watch.job import WatchOptions
+    from takeup.training.stragglers.watch.job import watch as start
 
     restarts = (options.pop("restart_after_s"), options.pop("restart_cost_s"))
     settings = WatchSettings(options.pop("confirm"), not options.pop("no_action"), *restarts)

@@ -33,9 +33,9 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from takeup.errors import TakeupError
 from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule
-from takeup.training.pipelines.lab.stages import delayed_sends, slow_wires
+from takeup.training.pipelines.lab.program import delayed_sends, slow_wires
 from takeup.training.pipelines.planners import find_policy
-from takeup.training.pipelines.planners.trigger import SwitchRule
+from takeup.training.pipelines.planners.adaptation import SwitchRule
 from takeup.training.pipelines.profile import Link, Profile
 from takeup.training.pipelines.schedule import PipelinePlan, Schedule
 from training.engines.pipeline_model import (

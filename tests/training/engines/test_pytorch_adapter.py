@@ -25,8 +25,11 @@ from takeup.training.pipelines.engine.adapter import (  # noqa: E402
     check_version,
     receive_first,
 )
-from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule  # noqa: E402
-from takeup.training.pipelines.engine.agreement import SmoothedLinks, estimate_links  # noqa: E402
+from takeup.training.pipelines.engine.adaptive import (  # noqa: E402
+    AdaptiveSchedule,
+    SmoothedLinks,
+    estimate_links,
+)
 
 PROFILE = slow(4, 8, {1: 25})
 

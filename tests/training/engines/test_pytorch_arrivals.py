@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from takeup.errors import TakeupError
-from takeup.training.pipelines.engine.receives import PendingReceives, first_words
+from takeup.training.pipelines.engine.messages import PendingReceives, first_words
 
 PATIENCE_S = 20.0
 WHAT, TIMEOUT = "what stage 1 sends, micro-batch", timedelta(seconds=3)

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from takeup.training.pipelines.engine.agreement import ScheduleControl, profile_of
+from takeup.training.pipelines.engine.adaptive import ScheduleControl, profile_of
 from takeup.training.pipelines.planners import find_policy
-from takeup.training.pipelines.planners.trigger import SwitchRule
+from takeup.training.pipelines.planners.adaptation import SwitchRule
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import PipelinePlan
 from takeup.training.pipelines.timing.evaluation import timeline_of

@@ -13,7 +13,7 @@ import pytest
 from takeup.errors import TakeupError
 
 torch = pytest.importorskip("torch")
-from takeup.training.pipelines.engine.delegate import DelegateReceiver, DelegateSender, private_group  # noqa: E402
+from takeup.training.pipelines.engine.messages import DelegateReceiver, DelegateSender, private_group  # noqa: E402
 from training.engines.pretended_card import pretend  # noqa: E402
 
 dist: Any = torch.distributed

@@ -9,7 +9,7 @@ from threading import enumerate as all_threads
 
 import pytest
 
-from takeup.training.pipelines.engine.receives import WorkerThread
+from takeup.training.pipelines.engine.messages import WorkerThread
 
 PATIENCE_S = 20.0
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from takeup.training.stragglers.model import CALL, CallLog, Operation
+from takeup.training.stragglers.contract import CALL, CallLog, Operation
 
 MS = 10**6
 GROUP = 7

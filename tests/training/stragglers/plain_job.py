@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from takeup.training.stragglers.model import CALL, CallLog, Operation
+from takeup.training.stragglers.contract import CALL, CallLog, Operation
 
 Step = tuple[str, float, int, int]  # what; seconds or bytes; group or peer; operation
 Key = tuple[int, ...]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from takeup.training.stragglers.contract import SlowdownEvent, Suspect
 from takeup.training.stragglers.locate.suspects import blame_cpu_contention
-from takeup.training.stragglers.model import SlowdownEvent, Suspect
 
 LINK = Suspect("link", (0, 1, 2, 3), 4.2, 1.0, "transfer")
 EVENT = SlowdownEvent(60, 66, True, 2.0, 0.5, (LINK,), 0.020, 0.040)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.training.stragglers.remedy.escalation import (
+from takeup.training.stragglers.remedy.restart import (
     DurationDistribution,
     EscalationPlan,
     Remedy,
@@ -86,10 +86,6 @@ def test_an_event_that_outlasts_all_that_were_seen_is_treated_as_unknown() -> No
 
 def test_long_events_are_answered_at_once() -> None:
     assert plan_escalation(REMEDIES, DurationDistribution((7200.0, 7300.0))).due(0.0) == SWAP
-
-
-def test_one_more_event_is_learnt() -> None:
-    assert DurationDistribution((30.0, 10.0)).with_seen(20.0).durations_s == (10.0, 20.0, 30.0)
 
 
 @pytest.mark.parametrize("durations_s", [(), (0.0,), (1.0, float("nan")), (float("inf"),)])

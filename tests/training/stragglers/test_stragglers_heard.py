@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from takeup.training.stragglers.contract import CallLog
 from takeup.training.stragglers.detect.detector import RankCalls
-from takeup.training.stragglers.model import CallLog
 from training.stragglers.calls_by_hand import GROUP, Call, log_of
 
 PAIR = {GROUP: (0, 1)}

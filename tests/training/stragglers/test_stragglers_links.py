@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from takeup.training.stragglers.contract import CallLog, Operation
 from takeup.training.stragglers.locate.accounts import CallWindow, RankedSuspect, windows_of
-from takeup.training.stragglers.locate.links import slow_links
-from takeup.training.stragglers.model import CallLog, Operation
+from takeup.training.stragglers.locate.suspects import slow_links
 from training.stragglers.calls_by_hand import Call, log_of
 from training.stragglers.plain_job import Faults, cut, logs_of, tensor_and_data
 

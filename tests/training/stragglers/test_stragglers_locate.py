@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 
+from takeup.training.stragglers.contract import CALL, CallLog, Operation, Suspect
 from takeup.training.stragglers.locate.suspects import locate
-from takeup.training.stragglers.model import CALL, CallLog, Operation, Suspect
 from training.stragglers.plain_job import Faults, Job, cut, data_parallel, logs_of, tensor_and_data, two_by_two
 
 NUM_BEFORE, NUM_AFTER = 24, 8

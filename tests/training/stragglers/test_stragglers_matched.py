@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from takeup.training.stragglers.contract import CALL, Operation
 from takeup.training.stragglers.locate.matching import MatchedCalls, agreed_anchors, anchor_of, tokens_of
-from takeup.training.stragglers.model import CALL, Operation
 from training.stragglers.calls_by_hand import GROUP, Call, log_of
 from training.stragglers.plain_job import Faults, data_parallel, logs_of, two_by_two
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.training.stragglers.model import CALL, CallLog, Operation, SlowdownEvent, Suspect
-from takeup.training.stragglers.remedy.rank_swap import PredictedRankSwap, best_rank_swap, traffic_of
+from takeup.training.stragglers.contract import CALL, CallLog, Operation, SlowdownEvent, Suspect
+from takeup.training.stragglers.remedy.restart import PredictedRankSwap, best_rank_swap, traffic_of
 
 RING = {(0, 1): 100, (1, 2): 100, (2, 3): 100, (0, 3): 100}
 

@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support import node_placement as rings
+from support.node_placement import NodeGrid, best_ring, consolidated, improve_placement, slowest_s
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.training.stragglers.remedy import topology as rings
-from takeup.training.stragglers.remedy.topology import (
-    NodeGrid,
-    best_ring,
-    consolidated,
-    improve_placement,
-    pipeline_s,
-    slowest_s,
-)
+from takeup.papers.falcon.mitigation import pipeline_s
 
 FAST, SLOW = 1e-10, 4e-9
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from takeup.training.stragglers.contract import CallLog, Operation, SlowdownEvent
 from takeup.training.stragglers.detect.detector import StragglerDetector
-from takeup.training.stragglers.model import CallLog, Operation, SlowdownEvent
 from training.stragglers.plain_job import WORLD, Faults, Job, Step, data_parallel, logs_of, two_by_two
 
 NUM = 120

@@ -6,7 +6,8 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController
+from takeup.training.stragglers.contract import Confirmation
+from takeup.training.stragglers.watch.confirmation import PauseController
 from takeup.training.stragglers.watch.ring import HeaderWord
 from takeup.training.stragglers.watch.ring_reader import RingReader
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.stragglers.model import CALL
+from takeup.training.stragglers.contract import CALL
 from takeup.training.stragglers.watch.agent import LENGTH, MOST_FRAME, Agent, Listener, address_of, send
 from takeup.training.stragglers.watch.ring import HEADER_WORDS, HeaderWord
 from takeup.training.stragglers.watch.ring_reader import RingCollector

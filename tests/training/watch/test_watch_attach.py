@@ -109,7 +109,7 @@ def test_a_job_without_ranks_is_run_and_its_exit_code_is_ours(run: Run) -> None:
 
 
 def test_a_listener_that_others_can_reach_asks_for_a_token(tmp_path: Path) -> None:
-    from takeup.training.experiment.watch import WatchOptions, watch
+    from takeup.training.stragglers.watch.job import WatchOptions, watch
 
     with pytest.raises(BadInput, match="TAKEUP_WATCH_TOKEN"):
         watch(["true"], WatchOptions(listen="0.0.0.0:0"), print, print)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController, evaluate_tests
+from takeup.training.stragglers.contract import Confirmation
+from takeup.training.stragglers.watch.confirmation import PauseController, evaluate_tests
 
 
 def ranks(*walls_s: float, waited_s: Sequence[float] = (0.0,) * 4) -> dict[int, dict[str, float]]:

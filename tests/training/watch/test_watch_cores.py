@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.experiment.watch import divide_microbatches, ring_passes
-from takeup.training.stragglers.locate.suspects import blame_cpu_contention
-from takeup.training.stragglers.model import CallLog, SlowdownEvent
+from takeup.training.stragglers.contract import CallLog, SlowdownEvent
 from takeup.training.stragglers.watch import run_queue as cores_module
 from takeup.training.stragglers.watch import session as session_module
 from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
@@ -186,9 +184,7 @@ def test_a_link_is_blamed_once_it_is_known_for_how_long_ranks_waited(tmp_path: P
     for rank in range(4):
         new_ring(tmp_path, rank, 4)
     rounds: list[list[SlowdownEvent]] = [[] for _ in range(5)]
-    session = WatchSession(
-        tmp_path, lambda: Scripted([*rounds, [SLOW_LINK], [RELIEF]]), divide_microbatches, ring_passes
-    )
+    session = WatchSession(tmp_path, new_detector=lambda: Scripted([*rounds, [SLOW_LINK], [RELIEF]]))
 
     found = [[each.event for each in session.poll()] for _ in range(8)]
 
@@ -207,7 +203,7 @@ def test_waiting_is_read_with_the_calls_and_not_after_they_were_judged(
             return super().see(logs)
 
     monkeypatch.setattr(session_module, "record_run_queue_waits", lambda readers: done.append("read"))
-    WatchSession(tmp_path, lambda: Thoughtful([[]]), divide_microbatches, ring_passes).poll()
+    WatchSession(tmp_path, new_detector=lambda: Thoughtful([[]])).poll()
 
     assert done == ["read", "judged"]
 
@@ -228,9 +224,7 @@ def test_a_busy_machine_is_told_instead_of_blaming_a_link(tmp_path: Path) -> Non
     for ring in rings:
         ring.words[HeaderWord.PID] = 2**22 + 1  # which the kernel knows nothing of
     rounds: list[list[SlowdownEvent]] = [[] for _ in range(8)]
-    session = WatchSession(
-        tmp_path, lambda: Scripted([*rounds, [SLOWER]]), divide_microbatches, ring_passes, explain=blame_cpu_contention
-    )
+    session = WatchSession(tmp_path, new_detector=lambda: Scripted([*rounds, [SLOWER]]))
 
     for number in range(9):
         for ring in rings:
@@ -250,9 +244,7 @@ def busy_session(folder: Path, *events: SlowdownEvent) -> tuple[WatchSession, li
         ring.words[HeaderWord.PID] = 2**22 + 1
     rounds: list[list[SlowdownEvent]] = [[] for _ in range(8)]
     script = [*rounds, *([event] for event in events)]
-    return WatchSession(
-        folder, lambda: Scripted(script), divide_microbatches, ring_passes, explain=blame_cpu_contention
-    ), rings
+    return WatchSession(folder, new_detector=lambda: Scripted(script)), rings
 
 
 def events_told(session: WatchSession, rings: list[RingBuffer], num_rounds: int) -> list[SlowdownEvent]:

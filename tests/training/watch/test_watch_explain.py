@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.experiment.watch import divide_microbatches, ring_passes
 from takeup.training.stragglers.watch import reports as explain
 from takeup.training.stragglers.watch.session import Finding, WatchSession
 from training.watch.watched_rings import RELIEF, SLOW_LINK, SLOW_RANK, Scripted, add, new_ring
@@ -22,7 +21,7 @@ def session(tmp_path: Path) -> WatchSession:
     """Two ranks, one of them slow."""
     for rank in range(2):
         add(new_ring(tmp_path, rank, 2), 0)
-    made = WatchSession(tmp_path, lambda: Scripted([[SLOW_RANK]]), divide_microbatches, ring_passes)
+    made = WatchSession(tmp_path, new_detector=lambda: Scripted([[SLOW_RANK]]))
     made.poll()
     return made
 
@@ -83,7 +82,7 @@ def test_the_page_is_served_on_this_machine_only() -> None:
 def test_the_live_line_says_how_the_job_does(session: WatchSession, tmp_path: Path) -> None:
     assert explain.live_line(session) == "2 ranks, iteration 10, 28.0 ms each, rank 1 computes 1.50x slower"
 
-    nobody = WatchSession(tmp_path / "empty", lambda: Scripted([]), divide_microbatches, ring_passes)
+    nobody = WatchSession(tmp_path / "empty", new_detector=lambda: Scripted([]))
     assert explain.live_line(nobody) == "no ranks, 0 calls, no iterations yet"
 
 

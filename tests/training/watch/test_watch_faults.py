@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.experiment.watch import ring_passes, wait_before_restart_s
 from takeup.training.stragglers.detect.detector import StragglerDetector
 from takeup.training.stragglers.watch import launch
-from takeup.training.stragglers.watch.restart import Restarts
 from takeup.training.stragglers.watch.ring import HeaderWord
 from takeup.training.stragglers.watch.ring_reader import RingCollector
+from takeup.training.stragglers.watch.session import ring_passes
 from training.watch.deadly_pause import DeadlyPauses
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
@@ -126,7 +125,7 @@ def test_after_a_rank_died_in_a_pause_torchrun_starts_all_anew_in_the_roles_that
     with said.open("w", encoding="utf-8") as file:
         job = launch.start([sys.executable, *torchrun, *JOB[1:]], rings, stdout=file)
     wait_until(are_iterations_known)
-    Restarts(rings, wait_before_restart_s).use((1, 0))
+    launch.write_rank_order(rings, (1, 0))
     wait_until(has_died_in_a_pause)
     before = processes(gather)
     wait_until(lambda: gather.poll() or set(before.values()).isdisjoint(processes(gather).values()))

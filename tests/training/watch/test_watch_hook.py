@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from support.watch_lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
-from takeup.training.stragglers.model import CallLog, Operation
+from takeup.training.stragglers.contract import CallLog, Operation
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 

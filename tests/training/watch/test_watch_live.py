@@ -22,15 +22,13 @@ import pytest
 
 from support.watch_lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
 from takeup.errors import TakeupError
-from takeup.training.experiment.watch import new_session, ring_passes
+from takeup.training.stragglers.contract import CallLog, Confirmation, SetShares
 from takeup.training.stragglers.detect.detector import StragglerDetector
-from takeup.training.stragglers.model import CallLog
 from takeup.training.stragglers.watch import confirmation as confirming
-from takeup.training.stragglers.watch.actions import BatchShares
-from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController
+from takeup.training.stragglers.watch.confirmation import PauseController
 from takeup.training.stragglers.watch.ring import FIRST_ROW, ROW_WORDS, HeaderWord
 from takeup.training.stragglers.watch.ring_reader import RingCollector
-from takeup.training.stragglers.watch.session import WatchSession
+from takeup.training.stragglers.watch.session import WatchSession, publish_shares, ring_passes
 from training.stragglers.plain_job import Faults, data_parallel, logs_of
 from training.watch.deadly_pause import DeadlyPauses
 
@@ -147,13 +145,14 @@ def write_garbage(beside: Beside) -> int:
 
 def change_shares() -> Callable[[Beside], object]:
     """Three times, each as soon as all ranks follow the one before."""
-    plans, shares = list(COUNTS), BatchShares(lambda paces_s, number: COUNTS[0])
+    plans = dict(enumerate(COUNTS, start=1))
 
     def act(beside: Beside) -> object:
         readers = beside.gather.readers
-        if plans and shares.can_change(readers):
-            shares._publish(readers, plans.pop(0))
-        return None if plans else shares
+        last = len(COUNTS) - len(plans)
+        if plans and all(reader.word(HeaderWord.PLAN_IN_USE) == last for reader in readers.values()):
+            publish_shares(readers, SetShares(last + 1, tuple(plans.pop(last + 1))))
+        return not plans
 
     return act
 
@@ -163,7 +162,7 @@ class Together:
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="takeup-watch-together-")
-        self.session = new_session(Path(self._folder.name))
+        self.session = WatchSession(Path(self._folder.name))
         self.counted: dict[int, int] = {}  # by the number of ranks: iterations
 
     def poll(self, place: Path) -> None:
@@ -335,7 +334,7 @@ def watched(jobs: Sequence[WatchedJob]) -> Watched:
 
     def look(place: Path, is_over: bool) -> None:
         if place.exists():
-            sessions.setdefault(place.name, new_session(place)).poll()
+            sessions.setdefault(place.name, WatchSession(place)).poll()
 
     recorded = run_jobs(jobs, look)
     return recorded, [sessions[str(number)] for number in range(len(jobs))]

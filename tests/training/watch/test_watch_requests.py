@@ -9,10 +9,12 @@ import pytest
 
 from takeup.training.pipelines.engine import adaptive as requests
 from takeup.training.pipelines.engine.adaptive import FOLDER, ReplanRequests
-from takeup.training.stragglers.watch.actions import ScheduleRequests
+from takeup.training.stragglers.contract import AdaptSchedule, JobState
+from takeup.training.stragglers.remedy.remediation import Remediation, WatchSettings
 from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
 from takeup.training.stragglers.watch.ring_reader import RingReader
-from training.watch.watched_rings import new_ring
+from takeup.training.stragglers.watch.session import job_state
+from training.watch.watched_rings import SLOW_LINK, Scripted, new_ring
 
 
 @pytest.fixture
@@ -71,17 +73,24 @@ def test_a_rank_whose_ring_is_not_there_takes_part_and_says_nothing(
     assert said == [0]
 
 
+def state_of(ring_folder: Path) -> JobState:
+    return job_state({0: RingReader(ring_folder / "0-1.ring")}, Scripted([]), None, 0.0)
+
+
 def test_who_asked_is_told_when_all_have_followed_and_what_came_of_it(ring: RingBuffer, tmp_path: Path) -> None:
     ring.words[HeaderWord.IS_ADAPTIVE] = 1
-    readers, schedules, asked = {0: RingReader(tmp_path / "0-1.ring")}, ScheduleRequests(), ReplanRequests(alone)
+    asked, remedies = ReplanRequests(alone), Remediation(WatchSettings())
 
-    schedules.ask(readers)
-    assert schedules.outcome(readers) is None
+    (request,) = remedies.on_event(SLOW_LINK, None, state_of(tmp_path)).actions
+    assert request == AdaptSchedule(1)
+    ring.words[HeaderWord.ADAPT] = 1
+    assert remedies.on_progress(state_of(tmp_path)) == []
     assert asked.is_new()
     asked.tell(1)
 
-    assert schedules.outcome(readers) is True
-    assert schedules.outcome(readers) is None  # it is told once
+    (outcome,) = remedies.on_progress(state_of(tmp_path))
+    assert outcome.action == "the pipeline has changed its schedule"
+    assert remedies.on_progress(state_of(tmp_path)) == []  # it is told once
 
 
 @pytest.mark.parametrize(("is_adaptive", "expected"), [(0, False), (1, True)])
@@ -90,4 +99,4 @@ def test_only_a_pipeline_that_adapts_is_asked(
 ) -> None:
     ring.words[HeaderWord.IS_ADAPTIVE] = is_adaptive
 
-    assert ScheduleRequests().can_adapt({0: RingReader(tmp_path / "0-1.ring")}) is expected
+    assert state_of(tmp_path).can_adapt is expected

@@ -13,17 +13,24 @@ from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from takeup.training.experiment.watch import divide_microbatches, ring_passes, wait_before_restart_s
-from takeup.training.stragglers.model import CallLog, SlowdownEvent, Suspect
-from takeup.training.stragglers.remedy.rank_swap import PredictedRankSwap
-from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController
-from takeup.training.stragglers.watch.launch import environment_of
-from takeup.training.stragglers.watch.restart import GIVEN, ORDER, Restarts, apply_rank_order, will_be_restarted
+from takeup.training.stragglers.contract import CALL, CallLog, Confirmation, Operation, SlowdownEvent, Suspect
+from takeup.training.stragglers.remedy.remediation import WatchSettings
+from takeup.training.stragglers.remedy.restart import RestartRule, wait_before_restart_s
+from takeup.training.stragglers.watch.confirmation import PauseController
+from takeup.training.stragglers.watch.launch import (
+    GIVEN,
+    ORDER,
+    apply_rank_order,
+    environment_of,
+    will_be_restarted,
+    write_rank_order,
+)
 from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
-from takeup.training.stragglers.watch.session import WatchSession, WatchSettings
-from training.watch.watched_rings import SLOW_LINK, Scripted, new_ring, sharing
+from takeup.training.stragglers.watch.session import WatchSession
+from training.watch.watched_rings import GROUP, SLOW_LINK, Scripted, new_ring, sharing
 
 INJECTOR = Path(__file__).parent / "injector"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "train_ddp.py"
@@ -32,41 +39,40 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "train_ddp.py"
 # When -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_restart_is_due_after_the_loss_that_was_asked_for(tmp_path: Path) -> None:
-    restarts = Restarts(tmp_path, wait_before_restart_s, after_s=10.0)
+def test_a_restart_is_due_after_the_loss_that_was_asked_for() -> None:
+    restarts = RestartRule(after_s=10.0)
 
     assert not restarts.is_due(100.0, 9.0)
     assert restarts.is_due(100.0, 10.0)
 
 
-def test_without_a_limit_or_a_cost_there_is_none(tmp_path: Path) -> None:
-    assert not Restarts(tmp_path, wait_before_restart_s).is_due(1e6, 1e6)
+def test_without_a_limit_or_a_cost_there_is_none() -> None:
+    assert not RestartRule().is_due(1e6, 1e6)
 
 
-def test_with_a_cost_it_is_due_when_the_event_has_lasted_as_long_as_the_policy_waits(tmp_path: Path) -> None:
+def test_with_a_cost_it_is_due_when_the_event_has_lasted_as_long_as_the_policy_waits() -> None:
     asked: list[tuple[float, float, list[float]]] = []
 
     def wait(loss_share: float, cost_s: float, durations_s: Sequence[float]) -> float:
         asked.append((loss_share, cost_s, list(durations_s)))
         return 50.0
 
-    restarts = Restarts(tmp_path, wait, cost_s=30.0, durations_s=[7.0])
+    restarts = RestartRule(cost_s=30.0, wait=wait, durations_s=[7.0])
 
     assert not restarts.is_due(40.0, 10.0)
     assert restarts.is_due(50.0, 10.0)
     assert asked == [(0.25, 30.0, [7.0]), (0.2, 30.0, [7.0])]
 
 
-def test_nothing_more_is_due_until_ranks_have_come_back_and_their_absence_is_the_new_cost(tmp_path: Path) -> None:
-    restarts = Restarts(tmp_path, lambda *_: 0.0, cost_s=30.0)
-    restarts.asked()
+def test_nothing_more_is_due_until_ranks_have_come_back_and_their_absence_is_the_new_cost() -> None:
+    restarts = RestartRule(cost_s=30.0, wait=lambda *_: 0.0)
+    restarts.requested(100.0)
 
     assert restarts.is_under_way
     assert not restarts.is_due(1e6, 1e6)
-    took_s = restarts.completed()
-    assert took_s is not None
-    assert restarts.cost_s == took_s < 30.0
-    assert restarts.completed() is None  # nobody had asked for that
+    assert restarts.completed(112.0) == 12.0
+    assert restarts.cost_s == 12.0
+    assert restarts.completed(120.0) is None  # nobody had asked for that
     assert restarts.is_due(1e6, 1e6)
 
 
@@ -104,7 +110,7 @@ def taken(folder: Path, found: dict[str, str]) -> str:
 
 
 def test_a_process_takes_the_rank_that_was_ordered_and_its_children_the_same(tmp_path: Path) -> None:
-    Restarts(tmp_path, wait_before_restart_s).use((0, 3, 2, 1))
+    write_rank_order(tmp_path, (0, 3, 2, 1))
     found = environment(1)
 
     assert taken(tmp_path, found) == "3"
@@ -114,13 +120,13 @@ def test_a_process_takes_the_rank_that_was_ordered_and_its_children_the_same(tmp
 
 
 def test_orders_follow_each_other_and_the_same_exchange_again_undoes_it(tmp_path: Path) -> None:
-    restarts = Restarts(tmp_path, wait_before_restart_s)
-    restarts.use((0, 3, 2, 1))
-    restarts.use((3, 1, 2, 0))
+    restarts = RestartRule()
+    for order in ((0, 3, 2, 1), (3, 1, 2, 0)):
+        write_rank_order(tmp_path, restarts.swapped(order))
 
     assert [taken(tmp_path, environment(rank)) for rank in range(4)] == ["3", "0", "2", "1"]
-    restarts.use((3, 1, 2, 0))
-    restarts.use((0, 3, 2, 1))
+    for order in ((3, 1, 2, 0), (0, 3, 2, 1)):
+        write_rank_order(tmp_path, restarts.swapped(order))
     assert [taken(tmp_path, environment(rank)) for rank in range(4)] == ["0", "1", "2", "3"]
 
 
@@ -133,13 +139,13 @@ def test_an_order_that_makes_no_sense_changes_nothing(tmp_path: Path, text: str)
 
 def test_without_an_order_or_torchrun_ranks_stay_as_they_are(tmp_path: Path) -> None:
     assert taken(tmp_path, environment(1)) == "1"
-    Restarts(tmp_path, wait_before_restart_s).use((1, 0))
+    write_rank_order(tmp_path, (1, 0))
     by_hand = {"RANK": "1", "WORLD_SIZE": "2"}
     assert taken(tmp_path, by_hand) == "1"
 
 
 def test_a_python_that_starts_as_a_rank_has_the_other_one_before_any_script_runs(tmp_path: Path) -> None:
-    Restarts(tmp_path, wait_before_restart_s).use((1, 0))
+    write_rank_order(tmp_path, (1, 0))
     found = environment_of(tmp_path, {**os.environ, **environment(0, 2)})
 
     ran = subprocess.run(
@@ -157,7 +163,7 @@ def test_a_python_that_starts_as_a_rank_has_the_other_one_before_any_script_runs
 
 
 class Timed(Scripted):
-    """Iterations take as long as they are told to."""
+    """Iterations take as long as they are told to; ranks 0 and 2 send each other nothing."""
 
     def __init__(self, events: list[list[SlowdownEvent]], time_s: float) -> None:
         super().__init__(events)
@@ -168,17 +174,23 @@ class Timed(Scripted):
         self.iterations_s.extend([self._time_s] * 10)
         return events
 
+    def logs(self) -> list[CallLog]:
+        return [sends(rank, peers) for rank, peers in enumerate([(1, 3), (2, 3), (3,), ()])]
+
+
+def sends(rank: int, peers: Sequence[int]) -> CallLog:
+    """One message of 64 bytes to each of these ranks."""
+    rows = [(Operation.SEND, peer, GROUP, 0, 64, 1, 2) for peer in peers]
+    return CallLog(rank, np.array(rows, CALL), {GROUP: (0, 1, 2, 3)})
+
 
 def moving(folder: Path, *times_s: float) -> tuple[WatchSession, list[RingBuffer]]:
     """A session that exchanges ranks 1 and 2 for a slow link; with every restart, iterations take another time."""
     left = list(times_s)
     made = WatchSession(
         folder,
-        lambda: Timed([[SLOW_LINK]] if len(left) == len(times_s) else [], left.pop(0)),
-        divide_microbatches,
-        ring_passes,
         WatchSettings(restart_after_s=0.05),
-        exchange=lambda event, logs, num_ranks: PredictedRankSwap((1, 2), 0.020),
+        new_detector=lambda: Timed([[SLOW_LINK]] if len(left) == len(times_s) else [], left.pop(0)),
     )
     return made, restarted(folder, 1)
 
@@ -199,14 +211,14 @@ def test_ranks_are_exchanged_with_a_prediction_and_what_keeps_it_stays(tmp_path:
 
     said = [finding.action for _ in range(2) for finding in session.poll()]
 
-    assert said[-1].endswith("with ranks 1 and 2 exchanged, 20 ms foretold")
+    assert said[-1].endswith("with ranks 1 and 2 exchanged, 20 ms predicted")
     assert [ring.words[HeaderWord.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
     assert ordered(tmp_path) == [0, 2, 1, 3]
 
     restarted(tmp_path, 2)
     back, *said = [finding.action for _ in range(4) for finding in session.poll()]
     assert back.startswith("ranks came back after ")
-    assert said == ["ranks exchanged, 21 ms as foretold"]
+    assert said == ["ranks exchanged, 21 ms as predicted"]
     assert ordered(tmp_path) == [0, 2, 1, 3]
 
 
@@ -218,7 +230,7 @@ def test_an_exchange_that_does_not_help_is_undone_by_another_restart(tmp_path: P
     rings = restarted(tmp_path, 2)
     _, *said = [finding.action for _ in range(4) for finding in session.poll()]
 
-    assert said == ["saved and restarted as before: 27 ms is not what was foretold"]
+    assert said == ["saved and restarted as before: 27 ms is not what was predicted"]
     assert ordered(tmp_path) == [0, 1, 2, 3]
     assert [ring.words[HeaderWord.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
 
@@ -227,14 +239,12 @@ def test_a_busy_machine_is_no_reason_to_restart(tmp_path: Path) -> None:
     host = Suspect("host", (0, 1, 2, 3), 1.4, 0.0, "")
     busy = replace(SLOW_LINK, suspects=(host,), after_s=0.0392)  # more than iterations usually take
     rings = restarted(tmp_path, 1)
-    session = WatchSession(
-        tmp_path, lambda: Scripted([[busy]]), divide_microbatches, ring_passes, WatchSettings(restart_after_s=0.05)
-    )
+    session = WatchSession(tmp_path, WatchSettings(restart_after_s=0.05), new_detector=lambda: Scripted([[busy]]))
 
     for _ in range(4):
         session.poll()
 
-    assert session.lost_s > 0.05
+    assert session.remedies.lost_s > 0.05
     assert [ring.words[HeaderWord.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
 
 
@@ -245,7 +255,7 @@ def confirming(
     monkeypatch.setattr(PauseController, "confirm", lambda *arguments: confirmed)
     settings = WatchSettings(confirm=True, restart_after_s=0.1)
     rings = restarted(folder, 1)
-    return WatchSession(folder, lambda: Scripted([[SLOW_LINK]]), divide_microbatches, ring_passes, settings), rings
+    return WatchSession(folder, settings, new_detector=lambda: Scripted([[SLOW_LINK]])), rings
 
 
 def num_looks_until_restart(session: WatchSession, rings: list[RingBuffer]) -> int:
@@ -260,7 +270,7 @@ def test_what_had_vanished_in_a_pause_is_no_reason_to_restart(tmp_path: Path, mo
     found = confirming(tmp_path, monkeypatch, Confirmation({}, {}, 0.4))
 
     assert num_looks_until_restart(*found) == 20
-    assert found[0].slow == ()
+    assert found[0].remedies.slow == ()
 
 
 @pytest.mark.parametrize(("pause_s", "num_looks"), [(0.0, 2), (0.4, 7)])
@@ -277,21 +287,14 @@ def test_ranks_are_exchanged_for_the_link_that_tests_have_found(
 ) -> None:
     group = replace(SLOW_LINK, suspects=(Suspect("link", (0, 1, 2, 3), 2.0, 1.0, "it carries"),))
     monkeypatch.setattr(PauseController, "confirm", lambda *arguments: Confirmation({}, {(2, 3): 7.0}))
-    asked: list[SlowdownEvent] = []
     restarted(tmp_path, 1)
-    session = WatchSession(
-        tmp_path,
-        lambda: Scripted([[group]]),
-        divide_microbatches,
-        ring_passes,
-        WatchSettings(confirm=True, restart_after_s=0.05),
-        exchange=lambda event, logs, num_ranks: asked.append(event),
-    )
+    settings = WatchSettings(confirm=True, restart_after_s=0.05)
+    session = WatchSession(tmp_path, settings, new_detector=lambda: Timed([[group]], 0.028))
 
     for _ in range(2):
         session.poll()
 
-    assert [suspect.ranks for suspect in asked[0].suspects] == [(2, 3)]
+    assert ordered(tmp_path) == [3, 1, 2, 0]  # then rank 2 has the place of the link's other end no more
     assert session.findings[0].event == group  # what was said without a pause stays as it was said
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadTrace
-from takeup.training.stragglers.model import CALL, Operation
+from takeup.training.stragglers.contract import CALL, Operation
 from takeup.training.stragglers.watch.ring import CAPACITY, FIRST_ROW, ROW_WORDS, SIZE_BYTES, HeaderWord
 from takeup.training.stragglers.watch.ring_reader import GroupPosition, RingCollector, RingReader, is_call, logs_of
 from training.watch.watched_rings import GROUP, add, new_ring

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.experiment.watch import divide_microbatches, new_session, ring_passes
-from takeup.training.stragglers.model import SlowdownEvent
-from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController
+from takeup.training.stragglers.contract import Confirmation, SlowdownEvent
+from takeup.training.stragglers.remedy.remediation import WatchSettings
+from takeup.training.stragglers.watch.confirmation import PauseController
 from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
-from takeup.training.stragglers.watch.session import WatchSession, WatchSettings
+from takeup.training.stragglers.watch.session import WatchSession, ring_passes
 from training.watch.watched_rings import RELIEF, SLOW_LINK, SLOW_RANK, Scripted, add, new_ring, sharing
 
 
@@ -19,7 +19,7 @@ def watched(
 ) -> tuple[WatchSession, Scripted]:
     """A session whose judge says these events, round by round."""
     judge = Scripted(list(rounds))
-    return WatchSession(folder, lambda: judge, divide_microbatches, ring_passes, settings or WatchSettings()), judge
+    return WatchSession(folder, settings or WatchSettings(), new_detector=lambda: judge), judge
 
 
 def four(folder: Path) -> list[RingBuffer]:
@@ -85,7 +85,7 @@ def test_even_shares_come_back_when_the_rank_has_recovered_and_all_follow(tmp_pa
     assert not finding.event.is_slow
     assert shares(rings) == [(0, 4), (4, 4), (8, 4), (12, 4)]
     assert judge.num_rebased == 2
-    assert session.slow == ()
+    assert session.remedies.slow == ()
 
 
 def test_shares_are_chosen_anew_once_more_is_known_of_the_slow_rank(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_shares_stay_while_the_rank_is_slow(tmp_path: Path) -> None:
     [
         (SLOW_RANK, False, "none; with Batches in the script a slow rank would get less work"),
         (SLOW_LINK, False, "none; look at this link, or restart without its machines"),
-        (SLOW_LINK, True, "the pipeline measures the link and plans its schedule anew"),
+        (SLOW_LINK, True, "the pipeline measures the link and plans its schedule again"),
         (RELIEF, False, "none is needed"),
     ],
 )
@@ -207,7 +207,7 @@ def test_the_loss_is_what_iterations_take_beyond_the_healthy_time(tmp_path: Path
     lost_s = []
     for _ in range(4):
         session.poll()
-        lost_s.append(round(session.lost_s, 6))
+        lost_s.append(round(session.remedies.lost_s, 6))
 
     assert lost_s == [0.08, 0.16, 0.16, 0.16]
 
@@ -274,7 +274,7 @@ def test_ranks_that_begin_anew_get_a_new_judge(tmp_path: Path) -> None:
         return judges[-1]
 
     four(tmp_path)
-    session = WatchSession(tmp_path, judge, divide_microbatches, ring_passes)
+    session = WatchSession(tmp_path, new_detector=judge)
     session.poll()
     for rank in range(2):
         new_ring(tmp_path, rank, 2, pid=2)
@@ -296,7 +296,7 @@ def test_our_own_watcher_takes_what_rings_hold(tmp_path: Path) -> None:
     for number in range(200):
         for rank, ring in enumerate(rings):
             add(ring, number, skew_ns=number * 1_000_000 + rank * 10**12)
-    session = new_session(tmp_path)
+    session = WatchSession(tmp_path)
 
     assert session.poll() == []
     assert session.watcher.num_iterations > 150

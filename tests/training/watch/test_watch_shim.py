@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from takeup.training.stragglers.model import Operation
+from takeup.training.stragglers.contract import Operation
 from takeup.training.stragglers.watch import ring
 from takeup.training.stragglers.watch.ring_reader import RingCollector, RingReader
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from takeup.training.stragglers.model import CallLog, Operation, SlowdownEvent, Suspect
+from takeup.training.stragglers.contract import CallLog, Operation, SlowdownEvent, Suspect
 from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
 
 GROUP = 77

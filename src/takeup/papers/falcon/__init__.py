@@ -1,7 +1,7 @@
 """FALCON reproduced: how well slow jobs are detected and mitigated, and which of the printed rules work as stated.
 
 The traces of the paper are not public: jobs are drawn with its frequencies, durations and severities. Its mitigations
-ran on many GPUs; here their arithmetic is checked, and what real processes gain is in benchmarks/training/stragglers.py.
+ran on many GPUs; here their arithmetic is checked; what real processes gain is in benchmarks/training/stragglers.py.
 """
 
 from takeup.core.progress import progress

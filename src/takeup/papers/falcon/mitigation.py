@@ -10,14 +10,15 @@ from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers import Findings
 from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
 from takeup.training.stragglers.remedy.restart import (
+    LINK_MINUTES,
     DurationDistribution,
+    Quantiles,
     Remedy,
     expected_loss_s,
     plan_escalation,
     ski_rental,
 )
-from takeup.training.stragglers.remedy.topology import pipeline_s
-from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, Quantiles
+from takeup.training.traces.slowdowns import LARGE_MINUTES
 
 # Micro-batches for slow groups, stragglers gathered in few stages, recovery at scale, and when to act -----------------
 
@@ -88,6 +89,11 @@ def _solver_table(expected: Numbers) -> Table:
 
 
 # Stages ---------------------------------------------------------------------------------------------------------------
+
+
+def pipeline_s(stages_s: Sequence[float], num_microbatches: int) -> float:
+    """Time of a pipeline with these stage times per micro-batch: filling it, then its slowest stage."""
+    return sum(stages_s) + (num_microbatches - 1) * max(stages_s)
 
 
 def consolidation(expected: Numbers) -> Findings:

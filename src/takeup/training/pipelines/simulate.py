@@ -1,6 +1,5 @@
 """Simulate a pipeline: one iteration of a schedule, many with jitter, and the predicted cost of faults."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,12 +10,7 @@ from takeup.core.stats import percentile
 from takeup.errors import BadInput
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import PipelinePlan, Schedule, Timeline
-from takeup.training.pipelines.timing.evaluation import generate_schedule, timeline_of
-
-# Simulate one iteration of a pipeline, or many with operation times that vary between iterations ----------------------
-#
-# `simulate` follows the order of a schedule; `work_conserving` lets every rank choose among ready operations, as the
-# schedule generator does, but with the actual times. Messages between two ranks keep their order in both.
+from takeup.training.pipelines.timing.evaluation import timeline_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,13 +32,6 @@ class SampledTimes:
 def simulate(schedule: Schedule, profile: Profile, factors: Floats | None = None) -> Timeline:
     """Start and end of every operation; `factors[kind, stage, microbatch]` scale single operations."""
     return timeline_of(schedule, profile, factors)
-
-
-def work_conserving(
-    profile: Profile, warmups: Sequence[int], caps: Sequence[int] | None = None, factors: Floats | None = None
-) -> Timeline:
-    """Every rank chooses at run time: a backward before a forward before a weight gradient."""
-    return timeline_of(generate_schedule(profile, warmups, caps, factors=factors), profile, factors)
 
 
 def jitter(random: Generator, profile: Profile, share: float) -> Floats:

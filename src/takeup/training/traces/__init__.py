@@ -1,5 +1,5 @@
-"""Sources of profiles and schedules: random generators and files."""
+"""Readers and generators of training data.
 
-from takeup.training.traces.profiles import load_profile, load_schedule, random_profile, save_profile, save_schedule
-
-__all__ = ["load_profile", "load_schedule", "random_profile", "save_profile", "save_schedule"]
+profiles.py     profiles and schedules: files, random draws
+slowdowns.py    iteration times with known slowdowns, and scores of detectors on them
+"""

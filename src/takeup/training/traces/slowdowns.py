@@ -5,28 +5,20 @@ and Figure 1, whose curves were read by eye); severities follow its cases. Times
 taken for a slowdown: warm-up, garbage collection, evaluation, saving, sequence lengths, and autocorrelated noise.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
 from takeup.core.arrays import Floats, Ints
-from takeup.errors import BadInput
+from takeup.training.stragglers.remedy.restart import LINK_MINUTES, Quantiles
 
 Shape = Literal["step", "ladder", "burst"]
 LEAST_RATIO = 1.1  # smaller changes are jitter, as in the study
 SHORTEST = 12  # iterations between two changes; shorter ones need no action
-Quantiles = tuple[tuple[float, float], ...]  # share of events, minutes
 
 COMPUTE_MINUTES: Quantiles = ((0.0, 6.0), (1.0, 12.0))
-LINK_MINUTES: Quantiles = (
-    *((0.0, 0.2), (0.13, 0.4), (0.22, 2.0), (0.33, 5.0), (0.42, 10.0), (0.52, 20.0)),
-    *((0.65, 30.0), (0.80, 60.0), (0.88, 100.0), (1.0, 300.0)),
-)
 LARGE_MINUTES: Quantiles = (
     *((0.0, 11.0), (0.25, 15.0), (0.45, 25.0), (0.62, 30.0)),
     *((0.8, 50.0), (0.93, 110.0), (1.0, 590.0)),
@@ -188,33 +180,3 @@ def _warm_up(random: Generator, num: int) -> Floats:
     lasts = random.uniform(1.0, 5.0)
     factors: Floats = 1 + random.uniform(0.5, 4.0) * np.exp(-np.arange(num) / lasts)
     return factors
-
-
-# Recorded -------------------------------------------------------------------------------------------------------------
-
-
-def load_streams(folder: Path) -> list[IterationStream]:
-    """Recorded jobs: every `*.npz` with `iterations_s` and `truth`, rows of the first slow iteration and the end."""
-    return [_load(path) for path in sorted(folder.glob("*.npz"))]
-
-
-def _load(path: Path) -> IterationStream:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            times_s, slow = arrays["iterations_s"].astype(np.float64), arrays["truth"].reshape(-1, 2)
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise BadInput(f"{path} is no recorded job: {error}; expected arrays 'iterations_s' and 'truth'") from error
-    levels = _recorded_levels(times_s, slow)
-    return IterationStream(path.stem, times_s, levels, np.zeros(len(times_s), np.int64), np.ones(len(times_s)))
-
-
-def _recorded_levels(times_s: Floats, slow: npt.NDArray[np.int64]) -> Floats:
-    """Medians within and outside of the known slow periods."""
-    levels = np.ones(len(times_s))
-    is_slow: Sequence[slice] = [slice(int(first), int(end)) for first, end in slow]
-    for part in is_slow:
-        levels[part] = 2.0
-    healthy = np.median(times_s[levels == 1]) if (levels == 1).any() else 1.0
-    for part in is_slow:
-        levels[part] = max(LEAST_RATIO, float(np.median(times_s[part]) / healthy))
-    return levels

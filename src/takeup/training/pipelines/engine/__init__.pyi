@@ -1,2 +1,2 @@
 from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule as AdaptiveSchedule
-from takeup.training.pipelines.engine.agreement import ScheduleChange as ScheduleChange
+from takeup.training.pipelines.engine.adaptive import ScheduleChange as ScheduleChange

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from takeup.errors import BadInput, MissingEngine
-from takeup.training.pipelines.engine.receives import PendingReceives
+from takeup.training.pipelines.engine.messages import PendingReceives
 from takeup.training.pipelines.engine.stopwatch import RankStopwatch, record_event
 from takeup.training.pipelines.engine.transport import Carrier, StageRoutes
 from takeup.training.pipelines.schedule import OpKind, Schedule

@@ -15,10 +15,6 @@ import torch
 from takeup.core.arrays import Ints
 from takeup.training.pipelines.schedule import OpKind
 
-# Measurements of one rank in an iteration: operation durations, and when messages were handed over and usable ---------
-#
-# Only iterations whose measurements will be read are measured; in all others the stopwatch is a no-op.
-
 NUM_TIMES = 3  # F, I and W
 
 

@@ -20,8 +20,7 @@ from typing import Any, Literal
 
 import torch
 
-from takeup.training.pipelines.engine.delegate import DelegateReceiver, DelegateSender, private_group
-from takeup.training.pipelines.engine.receives import PendingReceives, Waitable, WorkerThread, first_words
+from takeup.training.pipelines.engine import messages
 
 # One endpoint of a link: sends and receives over the ordinary connection or delegates, with failover between them -----
 #
@@ -45,7 +44,11 @@ class LinkEndpoint:
     """The link `number`, over which this rank sends `direction`: 0 for activations, 1 for gradients."""
 
     def __init__(
-        self, number: int, direction: int, delegates: tuple[DelegateSender, DelegateReceiver], timeout: timedelta
+        self,
+        number: int,
+        direction: int,
+        delegates: tuple[messages.DelegateSender, messages.DelegateReceiver],
+        timeout: timedelta,
     ) -> None:
         self.number = number
         self.delegated = False
@@ -55,13 +58,13 @@ class LinkEndpoint:
         self._timeout = timeout
         self._iteration = 0
         self._log: dict[Key, Sequence[torch.Tensor]] = {}
-        self._sent: list[list[Waitable]] = []
-        self._lock, self._worker = Lock(), WorkerThread("takeup-fallback")
+        self._sent: list[list[messages.Waitable]] = []
+        self._lock, self._worker = Lock(), messages.WorkerThread("takeup-fallback")
         self._requested = self._was_requested = False
         self._broken: Future[None] = Future()
-        self._flusher = WorkerThread("takeup-flush")
+        self._flusher = messages.WorkerThread("takeup-flush")
         self._said_goodbye = False
-        self._lacking = WorkerThread("takeup-asked").submit(partial(self._outgoing.asked, FOREVER))
+        self._lacking = messages.WorkerThread("takeup-asked").submit(partial(self._outgoing.asked, FOREVER))
         self._lacking.add_done_callback(self._told)
         _ENDPOINTS.add(self)
 
@@ -86,7 +89,7 @@ class LinkEndpoint:
         else:
             self._send_plainly(ops)
 
-    def receive(self, microbatch: int, ops: Sequence[Any]) -> list[Waitable]:
+    def receive(self, microbatch: int, ops: Sequence[Any]) -> list[messages.Waitable]:
         """Post the receives of these PyTorch operations."""
         if self._was_requested or (self.delegated and not self.failed):
             return self._incoming.receive([op.tensor for op in ops])
@@ -102,7 +105,7 @@ class LinkEndpoint:
         with self._lock:
             self._forget_before(self._iteration + 1 - self._kept_for)  # all gradients are back
 
-    def _wait_until_left(self, sent: Sequence[Waitable]) -> None:
+    def _wait_until_left(self, sent: Sequence[messages.Waitable]) -> None:
         left: Future[Any] = self._flusher.submit(lambda: [work.wait(FOREVER) for work in sent])
         wait([left, self._broken], self._timeout.total_seconds(), FIRST_COMPLETED)  # the peer may never receive it
         if not left.done():
@@ -117,10 +120,12 @@ class LinkEndpoint:
                 return
             self.failed, kept = True, dict(self._log)
         self._broken.set_result(None)
-        LOG.warning("link %d failed, its messages take the delegates from now on (%s)", self.number, first_words(error))
+        LOG.warning(
+            "link %d failed, its messages take the delegates from now on (%s)", self.number, messages.first_words(error)
+        )
         self._worker.submit(partial(self._send_again, kept))
 
-    def after_failure(self, microbatch: int, tensors: Sequence[torch.Tensor]) -> list[Waitable]:
+    def after_failure(self, microbatch: int, tensors: Sequence[torch.Tensor]) -> list[messages.Waitable]:
         """Post receives on the delegate; the first call tells the peer from which message on to resend."""
         if not self._requested:
             self._requested = True
@@ -183,7 +188,7 @@ class _FailoverReceive:
         self._way = way
         self._microbatch = microbatch
         self._tensors = [op.tensor for op in ops]
-        self._works: list[Waitable] | None = None if way.failed else self._begun(ops)
+        self._works: list[messages.Waitable] | None = None if way.failed else self._begun(ops)
 
     def wait(self, timeout: timedelta) -> None:
         """Block until it has arrived over either connection."""
@@ -199,14 +204,14 @@ class _FailoverReceive:
             if land := getattr(work, "land", None):
                 land()
 
-    def _begun(self, ops: Sequence[Any]) -> list[Waitable] | None:
+    def _begun(self, ops: Sequence[Any]) -> list[messages.Waitable] | None:
         try:
             return [op.op(op.tensor, group=op.group, tag=op.tag, group_src=op.group_peer) for op in ops]
         except RuntimeError as error:
             self._way.fail(error)
             return None
 
-    def _came(self, works: list[Waitable], timeout: timedelta) -> bool:
+    def _came(self, works: list[messages.Waitable], timeout: timedelta) -> bool:
         try:
             for work in works:
                 work.wait(timeout)
@@ -228,7 +233,7 @@ class StageRoutes:
         self,
         stage: Any,
         ranks: list[int],
-        arrivals: tuple[PendingReceives, PendingReceives],
+        arrivals: tuple[messages.PendingReceives, messages.PendingReceives],
         timeout: timedelta,
         carrier: Carrier = "gloo",
     ) -> None:
@@ -304,8 +309,10 @@ def _connect(stage: int, link: int, ranks: list[int], timeout: timedelta) -> Lin
     even links, then of odd ones. Where there is no link, a rank creates groups that contain only itself.
     """
     members, here = ranks[max(0, link) : link + 2], stage - link
-    groups = [private_group(members, timeout) for _ in range(2)]
+    groups = [messages.private_group(members, timeout) for _ in range(2)]
     if len(members) < 2:
         return None
-    outgoing = DelegateSender(groups[here], 1 - here, f"the end of sending {WORDS[here]} from stage {stage}", timeout)
-    return LinkEndpoint(link, here, (outgoing, DelegateReceiver(groups[1 - here], 1 - here)), timeout)
+    outgoing = messages.DelegateSender(
+        groups[here], 1 - here, f"the end of sending {WORDS[here]} from stage {stage}", timeout
+    )
+    return LinkEndpoint(link, here, (outgoing, messages.DelegateReceiver(groups[1 - here], 1 - here)), timeout)

@@ -1,10 +1,4 @@
-"""Numba kernels: local search over the limits of an order, one stage at a time; the objective is its iteration time.
-
-The search starts with as many micro-batches in flight per stage as its warm-up, and a few more. Then single moves:
-one stage warms up more or less, alone or together with all stages before it, so that only the slack towards the next
-stage changes; or it may have more or fewer micro-batches in flight. Improvements are kept and repeated. The search
-ends when no move helps, when the bound is nearly reached, or when its budget is exhausted.
-"""
+"""Numba kernels: local search over the limits of an order, one stage at a time; the objective is its iteration time."""
 
 from typing import NamedTuple
 
@@ -22,6 +16,11 @@ from takeup.training.pipelines.timing.replay import (
     passes_on,
     send,
 )
+
+# The search starts with as many micro-batches in flight per stage as its warm-up, and a few more. Then single moves:
+# one stage warms up more or less, alone or together with all stages before it, so that only the slack towards the next
+# stage changes; or it may have more or fewer micro-batches in flight. Improvements are kept and repeated. The search
+# ends when no move helps, when the bound is nearly reached, or when its budget is exhausted.
 
 # Numba kernels: generate an order by greedy list scheduling: every free rank chooses among its ready operations -------
 #

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Floats, Ints
+from takeup.training.stragglers.contract import CALL, CallLog, Operation, SlowdownEvent, Suspect
 from takeup.training.stragglers.detect.change_points import ChangePoint, ChangePointDetector, Sensitivity
 from takeup.training.stragglers.locate.accounts import own_seconds
 from takeup.training.stragglers.locate.matching import Anchor, agreed_anchors, tokens_of
 from takeup.training.stragglers.locate.suspects import locate
-from takeup.training.stragglers.model import CALL, CallLog, Operation, SlowdownEvent, Suspect
 
 # Expected time of an iteration, given what it does: extra calls, longer sequences -------------------------------------
 #

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Bools, Floats, Ints
+from takeup.training.stragglers.contract import CallLog, Suspect
 from takeup.training.stragglers.locate.matching import Anchor, MatchedCalls, agreed_anchors, tokens_of
-from takeup.training.stragglers.model import CallLog, Suspect
 
 # Time account of every rank: its own work, waiting for others, and transfers ------------------------------------------
 #

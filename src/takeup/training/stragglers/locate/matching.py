@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
-from takeup.training.stragglers.model import CallLog, Operation
+from takeup.training.stragglers.contract import CallLog, Operation
 
 # Where iterations begin in a log of calls that does not mark them -----------------------------------------------------
 #

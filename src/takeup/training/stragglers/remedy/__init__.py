@@ -1,7 +1,6 @@
-"""Remedies for a slow job: fewer micro-batches for slow groups, swapped ranks, other node placement, and escalation.
+"""Remedies for a slow job, all of them pure.
 
+remediation.py   what to do about a slowdown: the state machine that the watcher carries out
+restart.py       the restart decision: when one pays off, and which two ranks it should swap
 rebalance.py     shares of the micro-batches
-rank_swap.py     two ranks exchange their roles at a restart
-topology.py      node placement and ring order
-escalation.py    when a costlier remedy, such as a restart, pays off
 """

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.errors import BadInput
-from takeup.training.stragglers.model import CALL
+from takeup.training.stragglers.contract import CALL
 from takeup.training.stragglers.watch.ring import HEADER_WORDS, MOST_GROUPS, HeaderWord
 from takeup.training.stragglers.watch.ring_reader import LAST_OPERATION, MOST_BYTES, GroupPosition, RingCollector
 from takeup.training.stragglers.watch.run_queue import record_run_queue_waits

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from takeup.errors import BadInput
 from takeup.training.stragglers.watch.hook import FOLDER, CallHook, current
-from takeup.training.stragglers.watch.restart import will_be_restarted
+from takeup.training.stragglers.watch.launch import will_be_restarted
 from takeup.training.stragglers.watch.ring import HeaderWord
 
 RESTART_CODE = 75  # as in sysexits.h: try again later

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from takeup.core.files import write_atomically
+from takeup.training.stragglers.contract import Confirmation, Pair
 from takeup.training.stragglers.watch.ring import HeaderWord
 from takeup.training.stragglers.watch.ring_reader import RingReader
 
@@ -34,34 +35,6 @@ CLEARLY_SLOW_RANK = 1.5  # required when a link is clearly slow
 MATRIX, COMPUTE_S, LONG_COMPUTE_S = 256, 0.15, 0.45
 MESSAGE_BYTES, NUM_REPEATS = 1 << 20, 5
 Anchor = tuple[int, int, int]
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """Result of the tests in a pause: slowdown factors relative to the median, of slow ranks and links.
-
-    `problem` says why there was no test. `seconds` is the length of the pause.
-    """
-
-    slow_ranks: Mapping[int, float]
-    slow_links: Mapping[Pair, float]
-    seconds: float = 0.0
-    problem: str = ""
-
-    @property
-    def has_vanished(self) -> bool:
-        """Whether tests ran and found nothing slow."""
-        return not (self.problem or self.slow_ranks or self.slow_links)
-
-    def sentence(self) -> str:
-        """The result as a sentence."""
-        if self.problem:
-            return f"no pause: {self.problem}"
-        found = [f"rank {rank} computes {factor:.2f}x slower" for rank, factor in self.slow_ranks.items()]
-        found += [f"the link {one}-{other} is {factor:.2f}x slower" for (one, other), factor in self.slow_links.items()]
-        what = " and ".join(found) or "it has vanished, all ranks and links are alike"
-        return f"tested in a pause of {self.seconds:.2f} s: {what}"
 
 
 class PauseController:

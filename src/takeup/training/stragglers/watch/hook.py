@@ -1,13 +1,4 @@
-"""Records every collective operation and message of this process, in PyTorch's dispatcher.
-
-How it works. All of them, also those of the C++ reducer of DDP, are operators `c10d::...` that pass the dispatcher.
-Each gets a wrapper kernel that records the call and redispatches it. The most frequent Python calls are recorded in
-the methods of process groups, before the dispatcher. Any error while recording disables the hook with one line in the
-log; the job continues unaffected.
-
-The end of a synchronous call or a message is recorded when its `wait` returns; that of other calls by a thread that
-also waits, and on CUDA stream events give the duration (call_ends.py).
-"""
+"""Records every collective operation and message of this process, in PyTorch's dispatcher."""
 
 import atexit
 import hashlib
@@ -30,7 +21,7 @@ from takeup.training.stragglers.watch.ring import UNSEEN, HeaderWord, RingBuffer
 
 # Record calls made from Python in the methods of process groups, at half the cost of the dispatcher -------------------
 #
-# A recorded call then bypasses the dispatcher kernels that would record it again (hook.py). Calls on a device, with
+# A recorded call then bypasses the dispatcher kernels that would record it again. Calls on a device, with
 # named arguments, or of methods that are not listed here are recorded in the dispatcher.
 
 AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
@@ -99,15 +90,14 @@ def _recording(plain: Any, method: RecordedMethod, begin: Begin, under_way: Unde
     return call
 
 
-# Records every collective operation and message of this process, in PyTorch's dispatcher ------------------------------
+# Record all other calls in the dispatcher -----------------------------------------------------------------------------
 #
 # How it works. All of them, also those of the C++ reducer of DDP, are operators `c10d::...` that pass the dispatcher.
-# Each gets a wrapper kernel that records the call and redispatches it. The most frequent Python calls are recorded
-# before the dispatcher (methods.py). Any error while recording disables the hook with one line in the log; the job
-# continues unaffected.
+# Each gets a wrapper kernel that records the call and redispatches it. Any error while recording disables the hook with
+# one line in the log; the job continues unaffected.
 #
 # The end of a synchronous call or a message is recorded when its `wait` returns; that of other calls by a thread that
-# also waits (waits.py). On CUDA (cuda.py), stream events give the duration.
+# also waits, and on CUDA stream events give the duration (call_ends.py).
 
 FOLDER = "TAKEUP_WATCH_FOLDER"
 LOG = logging.getLogger("takeup.training")

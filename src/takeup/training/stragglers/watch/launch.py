@@ -1,14 +1,21 @@
-"""Start a job with the user's command, in an environment that attaches the watcher to its ranks."""
+"""Start a job in an environment that attaches the watcher to its ranks, and what these do when they start."""
 
+import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
+from takeup.core.files import write_atomically
 from takeup.errors import BadInput, MissingEngine
 
 ATTACH = Path(__file__).parent / "attach"
@@ -50,3 +57,109 @@ def _found(program: str) -> str:
             f"there is no program {program!r}; give the command of the job after --, such as -- torchrun ..."
         )
     return found
+
+
+# Attach when PyTorch's distributed package is imported, before ranks connect ------------------------------------------
+
+MODULE = "torch.distributed.distributed_c10d"
+
+
+def install_import_hook() -> None:
+    """Wrap `init_process_group` as soon as its module is imported."""
+    sys.meta_path.insert(0, _TorchFinder())
+
+
+class _TorchFinder(MetaPathFinder):
+    """Finds one module in the standard way, and wraps its loader."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _TorchLoader(spec.loader)
+        return spec
+
+
+class _TorchLoader(Loader):
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        # Before the package re-exports the names of its module, so that only the wrapper is visible.
+        module.init_process_group = _attaching(module.init_process_group)  # type: ignore[attr-defined]
+
+
+def _attaching(init_process_group: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(init_process_group)
+    def init(*arguments: Any, **named: Any) -> Any:
+        attach()
+        return init_process_group(*arguments, **named)
+
+    return init
+
+
+_HOOKS: list[Any] = []
+
+
+def attach() -> None:
+    """Watch this process, if requested and possible."""
+    folder = os.environ.get("TAKEUP_WATCH_FOLDER")
+    if not folder or os.environ.get("TAKEUP_WATCH_SHIM"):  # the shim records the same calls
+        return
+    if _HOOKS:
+        _HOOKS[0].new_epoch()
+        return
+    try:
+        from takeup.training.stragglers.watch.hook import install
+
+        _HOOKS.append(install(Path(folder)))
+    except Exception as error:
+        print(f"takeup cannot watch this rank, which goes on: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+# Restarts through torchrun: ranks that swap their roles ---------------------------------------------------------------
+#
+# All ranks write a checkpoint and exit with the same code, and torchrun restarts them (`--max-restarts`). A starting
+# process reads a rank permutation from a file, and takes that rank instead of the one from torchrun: so ranks swap
+# roles, each on its previous device, without changes to the script.
+
+ORDER = "order.json"
+GIVEN = "TAKEUP_WATCH_GIVEN_RANK"
+
+
+def write_rank_order(folder: Path, order: Sequence[int]) -> None:
+    """From the next restart on, the process to which torchrun gives rank n takes rank order[n]."""
+    write_atomically(folder / ORDER, json.dumps(order))
+
+
+def will_be_restarted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this rank would be restarted if it exited: not if torchrun has no restart left; True without torchrun."""
+    most, number = (environment.get(f"TORCHELASTIC_{name}", "") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    return not (most.isdigit() and number.isdigit()) or int(number) < int(most)
+
+
+def apply_rank_order(folder: Path | str, environment: Any = os.environ) -> None:
+    """In a process started by torchrun: replace its rank according to the permutation file."""
+    given = environment.get(GIVEN, environment.get("RANK"))
+    if given is None or "TORCHELASTIC_RUN_ID" not in environment:
+        return
+    with suppress(OSError, ValueError):  # the file is missing or invalid
+        order = _valid_order(json.loads(Path(folder, ORDER).read_text("utf-8")), environment)
+        if order is not None:
+            environment[GIVEN], environment["RANK"] = given, str(order[int(given)])
+
+
+def _valid_order(order: Any, environment: Mapping[str, str]) -> list[int] | None:
+    """The order if it is a permutation of all ranks, else None."""
+    number = int(environment.get("WORLD_SIZE", "0"))
+    return order if isinstance(order, list) and sorted(order) == list(range(number)) else None

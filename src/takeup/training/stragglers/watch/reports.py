@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput
-from takeup.training.stragglers.model import CallLog, Operation, SlowdownEvent
-from takeup.training.stragglers.watch.session import Finding, WatchSession
+from takeup.training.stragglers.contract import CallLog, Finding, Operation, SlowdownEvent
+from takeup.training.stragglers.watch.session import WatchSession
 
 # Calls of ranks as a trace for Perfetto and Chrome: a process per rank, a thread per process group --------------------
 #
@@ -132,7 +132,7 @@ def live_line(session: WatchSession) -> str:
     times_s = list(session.watcher.iterations_s)[-16:]
     if not times_s:
         return f"{session.gather.num_ranks or 'no'} ranks, {session.gather.num_calls} calls, no iterations yet"
-    state = " and ".join(map(str, session.slow)) or "all well"
+    state = " and ".join(map(str, session.remedies.slow)) or "all well"
     num_ranks, number = session.gather.num_ranks, session.watcher.num_iterations
     return f"{num_ranks} ranks, iteration {number}, {1e3 * median(times_s):.1f} ms each, {state}"
 
@@ -150,14 +150,14 @@ def metrics_of(session: WatchSession) -> str:
         ("calls_total", "counter", "collective calls and messages noted", session.gather.num_calls),
         ("bad_rows_total", "counter", "rows that made no sense and were skipped", session.gather.num_bad),
         ("events_total", "counter", "slowdowns and recoveries", len(session.findings)),
-        ("lost_seconds_total", "counter", "time lost to slowdowns", session.lost_s),
+        ("lost_seconds_total", "counter", "time lost to slowdowns", session.remedies.lost_s),
     ]
     lines = []
     for name, kind, what, value in values:
         lines += [f"# HELP takeup_watch_{name} {what}", f"# TYPE takeup_watch_{name} {kind}"]
         lines.append(f"takeup_watch_{name} {value:g}")
     lines += ["# HELP takeup_watch_slow how many times as long it takes", "# TYPE takeup_watch_slow gauge"]
-    for suspect in session.slow:
+    for suspect in session.remedies.slow:
         ranks = ",".join(map(str, suspect.ranks))
         lines.append(f'takeup_watch_slow{{kind="{suspect.kind}",ranks="{ranks}"}} {suspect.factor:g}')
     return "\n".join(lines) + "\n"

@@ -12,18 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.errors import BadTrace
-from takeup.training.stragglers.model import CALL, CallLog, Operation
-from takeup.training.stragglers.watch.ring import (
-    CAPACITY,
-    FIRST_GROUP,
-    FIRST_ROW,
-    MAGIC,
-    MOST_GROUPS,
-    ROW_WORDS,
-    SIZE_BYTES,
-    UNSEEN,
-    HeaderWord,
-)
+from takeup.training.stragglers.contract import CALL, CallLog, Operation
+from takeup.training.stragglers.watch import ring
 
 # The reading end of a ring buffer: complete rows, each once, in order -------------------------------------------------
 
@@ -65,13 +55,13 @@ class RingReader:
     @property
     def rank(self) -> int:
         """Rank that writes this ring."""
-        return self.word(HeaderWord.RANK)
+        return self.word(ring.HeaderWord.RANK)
 
     @property
     def places(self) -> dict[int, GroupPosition]:
         """Process groups of this rank, by group ID."""
-        count = min(max(0, self.word(HeaderWord.NUM_GROUPS)), MOST_GROUPS)
-        table = self._words[FIRST_GROUP : FIRST_GROUP + 3 * count].reshape(count, 3).tolist()
+        count = min(max(0, self.word(ring.HeaderWord.NUM_GROUPS)), ring.MOST_GROUPS)
+        table = self._words[ring.FIRST_GROUP : ring.FIRST_GROUP + 3 * count].reshape(count, 3).tolist()
         return {group: GroupPosition(place, size) for group, place, size in table if 0 <= place < size}
 
     def read(self, *, give_up_before_ns: int = 0) -> npt.NDArray[np.void]:
@@ -79,11 +69,11 @@ class RingReader:
         head = self._head()
         if head is None:
             return np.zeros(0, CALL)
-        first = max(self._next, head - CAPACITY)
+        first = max(self._next, head - ring.CAPACITY)
         self.num_lost += first - self._next
         numbers = np.arange(first, head)
-        rows = self._rows()[numbers % CAPACITY]  # a copy, which the writer cannot overwrite
-        passed = max(0, (self._head() or head) - CAPACITY + 1 - first)  # overwritten during the copy
+        rows = self._rows()[numbers % ring.CAPACITY]  # a copy, which the writer cannot overwrite
+        passed = max(0, (self._head() or head) - ring.CAPACITY + 1 - first)  # overwritten during the copy
         whole = is_call(rows, numbers)
         waiting = whole & (rows[:, COLUMNS["ended_ns"]] == 0) & (rows[:, COLUMNS["began_ns"]] >= give_up_before_ns)
         stop = int(np.argmax(waiting)) if waiting.any() else len(rows)
@@ -94,20 +84,20 @@ class RingReader:
         return _calls(rows[passed:stop][whole[passed:stop]])
 
     def _rows(self) -> Words:
-        return self._words[FIRST_ROW:].reshape(CAPACITY, ROW_WORDS)
+        return self._words[ring.FIRST_ROW :].reshape(ring.CAPACITY, ring.ROW_WORDS)
 
     def _head(self) -> int | None:
         """Number of rows written; None if the value is invalid."""
-        head = self.word(HeaderWord.HEAD)
+        head = self.word(ring.HeaderWord.HEAD)
         return head if self._next <= head < 1 << 48 else None
 
 
 def _open(path: Path) -> Words:
     with path.open("r+b") as file:
-        if os.fstat(file.fileno()).st_size != SIZE_BYTES:
-            raise BadTrace(path, f"is not a ring of calls; expected {SIZE_BYTES} bytes")
-        words = np.frombuffer(mmap.mmap(file.fileno(), SIZE_BYTES), np.int64)
-    if words[HeaderWord.MAGIC] != MAGIC:
+        if os.fstat(file.fileno()).st_size != ring.SIZE_BYTES:
+            raise BadTrace(path, f"is not a ring of calls; expected {ring.SIZE_BYTES} bytes")
+        words = np.frombuffer(mmap.mmap(file.fileno(), ring.SIZE_BYTES), np.int64)
+    if words[ring.HeaderWord.MAGIC] != ring.MAGIC:
         raise BadTrace(path, "is not a ring of calls, or of another version")
     return words
 
@@ -125,7 +115,7 @@ def is_call(rows: Words, numbers: Words) -> npt.NDArray[np.bool_]:
         & (size >= 0)
         & (size < MOST_BYTES)
         & (began > 0)
-        & ((ended == 0) | (ended == UNSEEN) | (ended >= began))
+        & ((ended == 0) | (ended == ring.UNSEEN) | (ended >= began))
     )
     return sane
 
@@ -179,13 +169,13 @@ class RingCollector:
 
     def _is_other_job(self, reader: Any) -> bool:
         """Whether this ring belongs to a later start of the ranks than the known readers."""
-        numbers = {known.word(HeaderWord.NUM_RANKS) for known in self.readers.values()}
-        return reader.rank in self.readers or (bool(numbers) and numbers != {reader.word(HeaderWord.NUM_RANKS)})
+        numbers = {known.word(ring.HeaderWord.NUM_RANKS) for known in self.readers.values()}
+        return reader.rank in self.readers or (bool(numbers) and numbers != {reader.word(ring.HeaderWord.NUM_RANKS)})
 
     @property
     def num_ranks(self) -> int:
         """Number of ranks of the job; 0 before the first call."""
-        return max((int(reader.word(HeaderWord.NUM_RANKS)) for reader in self.readers.values()), default=0)
+        return max((int(reader.word(ring.HeaderWord.NUM_RANKS)) for reader in self.readers.values()), default=0)
 
     @property
     def is_complete(self) -> bool:
@@ -200,7 +190,7 @@ class RingCollector:
     @property
     def num_calls(self) -> int:
         """Number of calls recorded so far."""
-        return sum(reader.word(HeaderWord.HEAD) for reader in self.readers.values())
+        return sum(reader.word(ring.HeaderWord.HEAD) for reader in self.readers.values())
 
     def read(self) -> list[CallLog]:
         """Calls since the last read, one log per rank."""

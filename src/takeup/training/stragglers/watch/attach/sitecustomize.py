@@ -14,12 +14,10 @@ def attach() -> None:
     if not os.environ.get("TAKEUP_WATCH_FOLDER"):
         return
     try:
-        from takeup.training.stragglers.watch.import_hook import install_import_hook
+        from takeup.training.stragglers.watch.launch import apply_rank_order, install_import_hook
 
         install_import_hook()
         if "RANK" in os.environ:
-            from takeup.training.stragglers.watch.restart import apply_rank_order
-
             apply_rank_order(os.environ["TAKEUP_WATCH_FOLDER"])
     except Exception as error:
         print(f"takeup cannot watch this process, which goes on: {type(error).__name__}: {error}", file=sys.stderr)

@@ -1,45 +1,26 @@
-"""Watch a PyTorch job: the only module that connects its call logs, the detector and the outputs."""
+"""Run a PyTorch job and watch it until it ends, with the outputs that the user asked for."""
 
 import json
-import math
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from takeup.training.stragglers.detect.detector import StragglerDetector
-from takeup.training.stragglers.locate.edge_colouring import link_passes, ring_links
-from takeup.training.stragglers.locate.suspects import blame_cpu_contention
-from takeup.training.stragglers.model import CallLog, SlowdownEvent
-from takeup.training.stragglers.remedy.escalation import DurationDistribution, Remedy, plan_escalation
-from takeup.training.stragglers.remedy.rank_swap import PredictedRankSwap, best_rank_swap, traffic_of
-from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
-from takeup.training.stragglers.watch import launch
+from takeup.training.stragglers.contract import Finding
+from takeup.training.stragglers.remedy.remediation import WatchSettings
+from takeup.training.stragglers.watch import launch, reports
 from takeup.training.stragglers.watch.agent import Agent, Listener, address_of
-from takeup.training.stragglers.watch.reports import (
-    finding_values,
-    live_line,
-    metrics_of,
-    report_unhealthy,
-    serve_metrics,
-    write_finding,
-)
 from takeup.training.stragglers.watch.ring_reader import RingCollector
-from takeup.training.stragglers.watch.session import Finding, WatchSession, WatchSettings
-from takeup.training.traces.slowdowns import LINK_MINUTES
+from takeup.training.stragglers.watch.session import WatchSession
 
 LOOK_EVERY_S = 0.2
 DRAIN_S = 10.0  # wait for final reports of other machines after the local part of the job ends
-OWN_WEIGHT = 5  # weight of an event of this job, in published events
-LEAST_SAVED = 0.1  # of an iteration
 Say = Callable[[str], object]
 
 
@@ -65,7 +46,7 @@ def watch(command: Sequence[str], asked: WatchOptions, say: Say, tell: Say) -> i
         if asked.report_to is not None:
             return _send(command, asked, Path(name))
         with _listening(asked, say) as listener:
-            session = new_session(Path(name), asked.settings, None if listener is None else listener.ranks)
+            session = WatchSession(Path(name), asked.settings, {} if listener is None else listener.ranks)
             job = _start(command, asked, Path(name))
             with _passing_on_signals(job), _metrics(asked, session, say), _live(asked, session) as refresh:
                 try:
@@ -121,73 +102,27 @@ def _listening(asked: WatchOptions, say: Say) -> Iterator[Listener | None]:
         listener.close()
 
 
-def new_session(
-    folder: Path, settings: WatchSettings | None = None, far: Mapping[int, Any] | None = None
-) -> WatchSession:
-    """A session with our watcher, for the ring buffers in this folder and the ranks of other machines."""
-    return WatchSession(
-        folder,
-        StragglerDetector,
-        divide_microbatches,
-        ring_passes,
-        settings or WatchSettings(),
-        {} if far is None else far,
-        blame_cpu_contention,
-        wait_before_restart_s,
-        rank_swap,
-    )
-
-
-def divide_microbatches(paces_s: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
-    """How many micro-batches each rank should get."""
-    return rebalance([Pace(pace_s) for pace_s in paces_s], num_microbatches).counts
-
-
-def wait_before_restart_s(loss_share: float, cost_s: float, durations_s: Sequence[float]) -> float:
-    """How long an event must last before a restart pays off, by past durations; this job's weigh more."""
-    law = DurationDistribution(
-        (*_usual_durations_s(), *(each for each in durations_s if each > 0 for _ in range(OWN_WEIGHT)))
-    )
-    steps = plan_escalation((Remedy("nothing", 0.0, min(1.0, loss_share)), Remedy("restart", cost_s, 0.0)), law).steps
-    return steps[1][0] if len(steps) > 1 else math.inf
-
-
-def _usual_durations_s() -> list[float]:
-    """Published durations of slow links: quantiles of their distribution."""
-    shares, minutes = np.array(LINK_MINUTES).T
-    return [float(each) for each in 60 * np.exp(np.interp(np.linspace(0.05, 0.95, 10), shares, np.log(minutes)))]
-
-
-def rank_swap(event: SlowdownEvent, logs: Sequence[CallLog], num_ranks: int) -> PredictedRankSwap | None:
-    """Which ranks should swap roles, if that saves a tenth of an iteration."""
-    return best_rank_swap(event, traffic_of(logs), num_ranks, LEAST_SAVED)
-
-
-def ring_passes(num_ranks: int) -> list[list[tuple[int, int]]]:
-    """The links of the ring of all ranks, in passes in which each rank occurs at most once."""
-    return link_passes(ring_links(range(num_ranks)))
-
-
 def _report_finding(asked: WatchOptions, session: WatchSession, finding: Finding, say: Say, tell: Say) -> None:
     if asked.as_json:
-        tell(json.dumps(finding_values(finding)))
+        tell(json.dumps(reports.finding_values(finding)))
     else:
         say(f"takeup: {finding.sentence()}")
     if asked.out is not None:
-        write_finding(asked.out, finding, session)
+        reports.write_finding(asked.out, finding, session)
     if asked.on_unhealthy and finding.event.is_slow:
         try:
-            report_unhealthy(asked.on_unhealthy, finding)
+            reports.report_unhealthy(asked.on_unhealthy, finding)
         except OSError as error:
             say(f"takeup: {asked.on_unhealthy!r} could not be run: {error.strerror}")
 
 
 def _summary(session: WatchSession) -> str:
     number, num_bad = session.watcher.num_iterations, session.gather.num_bad
+    num_events, lost_s = len(session.findings), session.remedies.lost_s
     skipped = f", {num_bad} rows made no sense and were skipped" if num_bad else ""
     if not session.gather.readers:
         return "takeup: no rank made a collective call that could be seen"
-    return f"takeup: watched {number} iterations, {len(session.findings)} events, {session.lost_s:.1f} s lost{skipped}"
+    return f"takeup: watched {number} iterations, {num_events} events, {lost_s:.1f} s lost{skipped}"
 
 
 @contextmanager
@@ -219,7 +154,7 @@ def _metrics(asked: WatchOptions, session: WatchSession, say: Say) -> Iterator[N
     if asked.metrics_port is None:
         yield
         return
-    server = serve_metrics(asked.metrics_port, lambda: metrics_of(session))
+    server = reports.serve_metrics(asked.metrics_port, lambda: reports.metrics_of(session))
     say(f"takeup: metrics at http://127.0.0.1:{server.server_address[1]}/metrics")
     try:
         yield
@@ -237,4 +172,4 @@ def _live(asked: WatchOptions, session: WatchSession) -> Iterator[Callable[[], o
     from rich.console import Console
 
     with Console(stderr=True).status("waiting for ranks") as status:
-        yield lambda: status.update(live_line(session))
+        yield lambda: status.update(reports.live_line(session))

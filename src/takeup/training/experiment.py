@@ -1,34 +1,151 @@
-"""Implementation of the CLI verbs on a scenario: plan, simulate, compare, lab."""
+"""From a scenario to a report: combines profiles, planners, the simulator, the laboratory and reports."""
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field, field_validator, model_validator
 
 from takeup.core.progress import progress
 from takeup.core.report import Check, Report, Series, Table
+from takeup.core.scenario import Scenario, validate
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.training.experiment.scenario import TrainingScenario, plan_of, profile_of, slow_links_of
+from takeup.training import report
 from takeup.training.pipelines.lab.network import uses_namespaces
 from takeup.training.pipelines.lab.trials import LabTrial, RuntimeName, TrialOutcome, run_trials
 from takeup.training.pipelines.planners import find_policy
-from takeup.training.pipelines.profile import Link, Profile
+from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import PipelinePlan, Schedule
 from takeup.training.pipelines.simulate import calibrate_profile, sample, simulate, with_faults
 from takeup.training.pipelines.timing.evaluation import make_plan
-from takeup.training.report import (
-    LabRow,
-    comparison_bars,
-    comparison_table,
-    delay_series,
-    gantt,
-    lab_bars,
-    lab_table,
-    sampled_table,
-    stages_table,
-)
-from takeup.training.traces import load_schedule
+from takeup.training.traces.profiles import load_profile, load_schedule, random_profile
+
+# A training scenario, and the pipeline profile it describes -----------------------------------------------------------
+
+A_MICROBATCH_BYTES = 2**20  # arbitrary, divisible into chunks; used where only a count was given
+SLOW = re.compile(r"(\d+):(\d+\.?\d*)(?:\+(\d+\.?\d*))?")
+SLOW_STAGE = re.compile(r"(\d+):(\d+\.?\d*)")
+
+
+class TrainingScenario(Scenario):
+    """A training scenario: a pipeline from a file, or one whose operations all take equally long."""
+
+    domain: Literal["training"] = "training"
+    verb: Literal["plan", "simulate", "compare", "lab"]
+    policies: tuple[str, ...] = ("adaptra",)
+    profile: str | None = None
+    schedule: str | None = None
+    num_stages: int = Field(4, ge=1, le=4096)
+    num_microbatches: int = Field(24, ge=1, le=65536)
+    op_ms: float = Field(10.0, gt=0)
+    uneven: bool = False
+    slow: tuple[str, ...] = ()
+    slow_stages: tuple[str, ...] = ()
+    max_live: int | None = Field(None, ge=1)
+    max_sends: int | None = Field(None, ge=1)
+    hop_ms: float = Field(0.0, ge=0)
+    host_ms: float = Field(0.0, ge=0)
+    delays_ms: tuple[float, ...] = ()
+    delays_are: Literal["latency", "service"] = "latency"
+    jitter_share: float = Field(0.05, ge=0, le=10)
+    num_runs: int = Field(100, ge=1)
+    num_iterations: int = Field(8, ge=4, le=10_000)
+    link: Literal["auto", "namespaces", "user-space"] = "user-space"
+
+    @field_validator("slow")
+    @classmethod
+    def _slow_links(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for each in given:
+            if SLOW.fullmatch(each) is None:
+                raise ValueError(
+                    f"write LINK:LATENCY or LINK:LATENCY+SERVICE in ms, such as 2:20 or 2:0+30, not {each!r}"
+                )
+        return given
+
+    @field_validator("slow_stages")
+    @classmethod
+    def _slow_stages(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for each in given:
+            if SLOW_STAGE.fullmatch(each) is None:
+                raise ValueError(f"write STAGE:FACTOR, such as 1:1.5 for operations half as long again, not {each!r}")
+        return given
+
+    @model_validator(mode="after")
+    def _enough_policies(self) -> TrainingScenario:
+        if not self.policies:
+            raise ValueError("give at least one policy")
+        if self.verb == "plan" and len(self.policies) > 1:
+            raise ValueError("'plan' takes one policy; 'compare' and 'simulate' take several")
+        return self
+
+
+def profile_of(scenario: TrainingScenario) -> Profile:
+    """The pipeline profile of the scenario."""
+    profile = _base(scenario)
+    if scenario.max_live is not None:
+        memory_bytes = scenario.max_live * A_MICROBATCH_BYTES
+        stages = tuple(
+            replace(stage, activation_bytes=A_MICROBATCH_BYTES, memory_bytes=memory_bytes) for stage in profile.stages
+        )
+        profile = replace(profile, stages=stages)
+    if scenario.max_sends is not None:
+        profile = replace(profile, max_sends=scenario.max_sends)
+    if scenario.hop_ms or scenario.host_ms:
+        profile = replace(profile, hop_s=scenario.hop_ms / 1e3, host_s=scenario.host_ms / 1e3)
+    stages = _slowed(scenario, profile.stages)
+    return replace(profile, stages=stages).with_links(slow_links_of(scenario, len(profile.links)))
+
+
+def _slowed(scenario: TrainingScenario, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """The stages, with the slow ones scaled."""
+    factors = dict(text.split(":") for text in scenario.slow_stages)
+    beyond = [number for number in factors if int(number) >= len(stages)]
+    if beyond:
+        raise BadInput(f"there is no stage {beyond[0]}; the pipeline has the stages 0 to {len(stages) - 1}")
+    return tuple(_scaled(stage, float(factors.get(str(number), 1.0))) for number, stage in enumerate(stages))
+
+
+def _scaled(stage: Stage, factor: float) -> Stage:
+    return replace(
+        stage,
+        forward_s=factor * stage.forward_s,
+        backward_s=factor * stage.backward_s,
+        weight_s=factor * stage.weight_s,
+    )
+
+
+def _base(scenario: TrainingScenario) -> Profile:
+    if scenario.profile is not None:
+        return load_profile(Path(scenario.profile))
+    if scenario.uneven:
+        random, mean_ms = Streams(scenario.seed).stream("profile"), scenario.op_ms
+        op_ms = (mean_ms * 2 / 3, mean_ms * 4 / 3)
+        return random_profile(random, scenario.num_stages, scenario.num_microbatches, op_ms=op_ms, slow_share=0.0)
+    return Profile.uniform(scenario.num_stages, scenario.num_microbatches, scenario.op_ms / 1e3)
+
+
+def slow_links_of(scenario: TrainingScenario, num_links: int) -> dict[int, Link]:
+    """The slow links of a scenario by index; rejects an index that the pipeline does not have."""
+    found = {}
+    for text in scenario.slow:
+        match = SLOW.fullmatch(text)
+        assert match is not None
+        number = int(match[1])
+        if number >= num_links:
+            raise BadInput(f"there is no link {number}; the pipeline has the links 0 to {num_links - 1}")
+        found[number] = Link(float(match[2]) / 1e3, float(match[3] or 0) / 1e3)
+    return found
+
+
+def plan_of(scenario: TrainingScenario) -> PipelinePlan:
+    """The plan of the first policy."""
+    return find_policy(scenario.policies[0]).plan(profile_of(scenario))
+
 
 # Implementation of the CLI verbs on a scenario: plan, simulate, compare -----------------------------------------------
 
@@ -47,8 +164,8 @@ def plan_one(scenario: TrainingScenario, quiet: bool) -> Report:
     """One plan, with its stages and a chart."""
     plan = plan_of(scenario)
     timeline = simulate(plan.schedule, plan.profile)
-    table = comparison_table([plan], [timeline])
-    return report_of(scenario, "Training: the plan", stages_table(plan), table, gantt(timeline))
+    table = report.comparison_table([plan], [timeline])
+    return report_of(scenario, "Training: the plan", report.stages_table(plan), table, report.gantt(timeline))
 
 
 def simulate_planners(scenario: TrainingScenario, quiet: bool) -> Report:
@@ -68,9 +185,12 @@ def simulate_planners(scenario: TrainingScenario, quiet: bool) -> Report:
             tick()
     timelines = [simulate(plan.schedule, plan.profile) for plan in plans]
     charts = (
-        gantt(timeline, f"What ranks do, {plan.planner}") for plan, timeline in zip(plans, timelines, strict=True)
+        report.gantt(timeline, f"What ranks do, {plan.planner}")
+        for plan, timeline in zip(plans, timelines, strict=True)
     )
-    return report_of(scenario, "Training: iterations", comparison_table(plans, timelines), sampled_table(rows), *charts)
+    return report_of(
+        scenario, "Training: iterations", report.comparison_table(plans, timelines), report.sampled_table(rows), *charts
+    )
 
 
 def compare_planners(scenario: TrainingScenario, quiet: bool) -> Report:
@@ -80,7 +200,9 @@ def compare_planners(scenario: TrainingScenario, quiet: bool) -> Report:
         return _compare_delays(scenario, profile, quiet)
     plans = [find_policy(name).plan(profile) for name in scenario.policies]
     timelines = [simulate(plan.schedule, plan.profile) for plan in plans]
-    return report_of(scenario, "Training: planners", comparison_table(plans, timelines), comparison_bars(plans))
+    return report_of(
+        scenario, "Training: planners", report.comparison_table(plans, timelines), report.comparison_bars(plans)
+    )
 
 
 def _compare_delays(scenario: TrainingScenario, profile: Profile, quiet: bool) -> Report:
@@ -97,10 +219,10 @@ def _compare_delays(scenario: TrainingScenario, profile: Profile, quiet: bool) -
             given = profile.with_links(dict.fromkeys(numbers, link))
             plans[delay_ms] = [find_policy(name).plan(given) for name in scenario.policies]
             timelines = [simulate(plan.schedule, plan.profile) for plan in plans[delay_ms]]
-            table = comparison_table(plans[delay_ms], timelines)
+            table = report.comparison_table(plans[delay_ms], timelines)
             tables.append(replace(table, title=f"{scenario.delays_are} {delay_ms:g} ms on link {numbers}"))
             tick()
-    chart = delay_series(plans, f"{scenario.delays_are} of link {', '.join(map(str, numbers))}")
+    chart = report.delay_series(plans, f"{scenario.delays_are} of link {', '.join(map(str, numbers))}")
     return report_of(scenario, "Training: planners by delay", *tables, chart)
 
 
@@ -140,7 +262,7 @@ def run_lab(scenario: TrainingScenario, quiet: bool) -> Report:
     worst = max(row.gradient_error for row in rows)
     check = Check.at_most("gradients, largest difference from a single process, relative", worst, GRADIENT_BAR)
     words = _system_notes(truth) + (", cables between namespaces" if cables else "")
-    return report_of(scenario, "Training: the laboratory", lab_table(rows, words), lab_bars(rows), check)
+    return report_of(scenario, "Training: the laboratory", report.lab_table(rows, words), report.lab_bars(rows), check)
 
 
 def measure(
@@ -150,7 +272,7 @@ def measure(
     tick: Callable[[], object] = lambda: None,
     *,
     cables: bool = False,
-) -> list[LabRow]:
+) -> list[report.LabRow]:
     """One row per system and pipeline, after one healthy run of each runtime.
 
     With `cables`, link service is limited by network bandwidth; otherwise messages are delayed at the sender.
@@ -219,9 +341,9 @@ def _max_sends(system: LabSystem, truth: Profile, outcome: TrialOutcome) -> int 
     return None if slow <= set(outcome.delegated) else truth.max_sends
 
 
-def _row(system: LabSystem, truth: Profile, expected: Profile, outcome: TrialOutcome) -> LabRow:
+def _row(system: LabSystem, truth: Profile, expected: Profile, outcome: TrialOutcome) -> report.LabRow:
     expected = replace(expected, max_sends=_max_sends(system, truth, outcome))
-    return LabRow(
+    return report.LabRow(
         system.name,
         _system_notes(truth),
         simulate(_measured_row(system, truth, outcome), expected).iteration_s,
@@ -257,3 +379,22 @@ def _system_notes(truth: Profile) -> str:
 def _parts(link: Link) -> list[str]:
     parts = ((link.latency_s, "latency"), (link.service_s, "service"))
     return [f"{1e3 * time_s:.4g} ms {name}" for time_s, name in parts if time_s > 0]
+
+
+# Verbs ----------------------------------------------------------------------------------------------------------------
+
+
+def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) -> Report:
+    """Rerun the scenario stored in a file or a report."""
+    return run(validate(TrainingScenario, values, source), quiet=quiet)
+
+
+def run(scenario: TrainingScenario, *, quiet: bool = False) -> Report:
+    """Run the scenario."""
+    verbs: dict[str, Callable[[TrainingScenario, bool], Report]] = {
+        "plan": plan_one,
+        "simulate": simulate_planners,
+        "compare": compare_planners,
+        "lab": run_lab,
+    }
+    return verbs[scenario.verb](scenario, quiet)

@@ -208,11 +208,6 @@ def _num_moved(one: NodeGrid, other: NodeGrid) -> int:
 # Consolidation --------------------------------------------------------------------------------------------------------
 
 
-def pipeline_s(stages_s: Sequence[float], num_microbatches: int) -> float:
-    """Time of a pipeline with these stage times per micro-batch: filling it, then its slowest stage."""
-    return sum(stages_s) + (num_microbatches - 1) * max(stages_s)
-
-
 def consolidated(stages: Places, factors: Sequence[float]) -> Places:
     """The same stages with slow devices gathered in as few of them as possible, inner ones first.
 
