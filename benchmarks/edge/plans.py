@@ -22,9 +22,9 @@ from takeup.core.report import Check, Column, Report, Table
 from takeup.edge.engines import find_engine
 from takeup.edge.model import Answer, Instance
 from takeup.edge.planning import joint_batch, solve
-from takeup.edge.policies import find_policy
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
+from takeup.papers.edge.baselines import COMPARED
 
 SEED = 1000
 DEVICES, NUM_PAPER, NUM_TIGHT = (4, 5, 6, 7, 8, 9), 100, 50
@@ -47,7 +47,7 @@ class Timed:
 
 def timed(instance: Instance, policy: str) -> Timed:
     """The answer of a policy, checked by the validator after the clock has stopped."""
-    chosen = find_policy(policy)
+    chosen = COMPARED[policy]
     began_s = time.process_time()
     answer = solve(instance) if policy == "auto" else chosen.allocate(instance)  # auto within its budget of 0.5 s
     cpu_s = time.process_time() - began_s
@@ -186,10 +186,11 @@ def played_cells(tick: Callable[[], None]) -> tuple[Table, list[Check]]:
     """Plans with real bytes over TCP and real work on a core: who is done in time, and how late the others are."""
     rows, over_ms = [], []
     engine = find_engine("cloudlet")
-    for policy, turns in (("auto", "planned"), ("min_group", "edf")):
+    for policy, dispatch in (("auto", "planned"), ("min_group", "edf")):
         cells = [paper_setting(np.random.default_rng([SEED, 7, n]), 8) for n in range(NUM_PLAYED)]
         played = [
-            engine(turns=turns, real_time=True).play(cell, timed(cell, policy).answer.allocation) for cell in cells
+            engine(dispatch=dispatch, real_time=True).play(cell, timed(cell, policy).answer.allocation)
+            for cell in cells
         ]
         late = [task.over_plan_s or 0.0 for run in played for task in run.tasks]
         total, met = sum(len(run.tasks) for run in played), sum(run.num_met for run in played)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from takeup.edge.model import Instance, Radio
-from takeup.edge.traces.channels import CQI_64QAM
+from takeup.edge.traces.files import CQI_64QAM
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from command_line import Run, report_of, rows_of
 from takeup.edge.commands import edge
-from takeup.edge.traces import generate, save_instance
+from takeup.edge.traces.files import save_instance
+from takeup.edge.traces.generators import generate
 
 SMALL = ("--setting", "paper", "--devices", "5")
 
@@ -52,7 +53,7 @@ def test_solving_draws_the_turns_on_the_cores(run: Run, tmp_path: Path) -> None:
 
     assert outcome.code == 0
     assert "core 1" in outcome.out
-    assert (tmp_path / "takeup-out" / "turns-on-the-cores.png").exists()
+    assert (tmp_path / "takeup-out" / "runs-on-the-cores.png").exists()
 
 
 def test_an_instance_from_a_file_is_solved(run: Run, tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from takeup.core.render import to_text, write
 from takeup.core.report import Report, Series, Table
 from takeup.edge.model import Answer, Instance, Prices, Reason
 from takeup.edge.policies.joint import Joint
-from takeup.edge.policies.local import Local
-from takeup.edge.policies.min_group import MinimumGroups
+from takeup.edge.policies.separate import Local, MinimumGroups
 from takeup.edge.report import (
     comparison_bars,
     comparison_table,
@@ -173,7 +172,7 @@ def played() -> Played:
         PlayedTask(1, 10_000, 0.0, 0.05, 0.12, 0.14, 0.141, 0.0501, 0.1301, 0.1503, 1),
         PlayedTask(3, 5_000, 0.0, 0.05, 0.14, 0.16, 0.2, failure="its link broke"),
     )
-    return Played(tasks, "user-space", "planned", 1.0, 10.0, 0.002, (1e6,))
+    return Played(tasks, "user-space", "planned", 1.0, 10.0, 0.002)
 
 
 def test_the_plan_stands_beside_what_happened() -> None:
@@ -216,7 +215,7 @@ def test_tasks_that_come_one_after_the_other_are_summed_up() -> None:
 
     assert column(table, "policy") == ["joint", "local"]
     assert column(table, "accepted") == pytest.approx([200 / 3] * 2)
-    assert column(table, "missed, of the accepted") == [50.0, 50.0]
+    assert column(table, "deadline missed, of the accepted") == [50.0, 50.0]
     assert column(table, "subcarriers in use") == pytest.approx([25.0, 25.0])
     assert column(table, "energy") == pytest.approx([80.0, 80.0])
 

@@ -18,7 +18,7 @@ from takeup.edge.results import Played as Played
 from takeup.edge.results import PlayedTask as PlayedTask
 from takeup.edge.results import SimulatedTask as SimulatedTask
 from takeup.edge.results import SimulationResult as SimulationResult
-from takeup.edge.simulate.uncertainty import Uncertainty as Uncertainty
+from takeup.edge.simulate.policy_view import Uncertainty as Uncertainty
 from takeup.edge.traces.files import load_instance as load_instance
 from takeup.edge.traces.files import save_instance as save_instance
 from takeup.edge.traces.generators import SETTINGS as SETTINGS

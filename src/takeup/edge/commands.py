@@ -13,16 +13,24 @@ CHARTS = Path("takeup-out")
 
 # Options by their names, the last one shown first.
 CELL_OPTIONS: dict[str, dict[str, Any]] = {
-    "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
+    "--seed": {"default": 1, "show_default": True, "help": "Seed of the random cells."},
     "--modulations": {"help": "Rates: shannon, or cqi for the modulations of 3GPP."},
-    "--contiguous/--scattered": {"default": None, "help": "Whether the subcarriers of a device must be neighbours."},
-    "--objective": {"default": "energy", "show_default": True, "help": "What to make large: energy, count or value."},
-    "--edge-hz": {"type": float, "help": "Speed of a core; the setting's if absent."},
-    "--cores num_cores": {"type": int, "help": "Cores of the site; the setting's if absent."},
-    "--subcarriers num_subcarriers": {"type": int, "help": "Subcarriers of the cell; the setting's if absent."},
+    "--contiguous/--scattered": {"default": None, "help": "Whether a device needs adjacent subcarriers."},
+    "--objective": {
+        "default": "energy",
+        "show_default": True,
+        "help": "Objective: energy (saved), count (of served devices) or value.",
+    },
+    "--edge-hz": {"type": float, "help": "Clock of a core in Hz; default: that of the setting."},
+    "--cores num_cores": {"type": int, "help": "Cores of the site; default: those of the setting."},
+    "--subcarriers num_subcarriers": {"type": int, "help": "Subcarriers of the cell; default: those of the setting."},
     "--devices num_devices": {"default": 20, "show_default": True, "help": "Devices with a task."},
-    "--channel": {"help": "A log of signal-to-noise ratios to take the channels from."},
-    "--setting": {"default": "radio_tight", "show_default": True, "help": "Which cell to draw: see the README."},
+    "--channel": {"help": "Take the channels from this log of signal-to-noise ratios."},
+    "--setting": {
+        "default": "radio_tight",
+        "show_default": True,
+        "help": "Kind of random cell: paper, radio_tight or modern.",
+    },
 }
 
 
@@ -43,17 +51,17 @@ def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
 
 @click.group()
 def edge() -> None:
-    """Decide which devices offload, over which subcarriers, and when the site runs each task.
+    """Plan radio and CPU for edge offloading together, with a proven optimality gap.
 
-    Policies: auto exact cg joint_plus joint joint_append radio_first cpu_first gma car_p jtora local min_group.
+    Policies: auto exact cg joint_plus joint gma radio_first cpu_first local min_group.
     Settings: paper radio_tight modern.
     """
 
 
 @edge.command("solve")
 @click.argument("instance", required=False)
-@click.option("--policy", default="auto", show_default=True, help="How to solve it.")
-@click.option("--budget-ms", default=500.0, show_default=True, help="Time that auto may take.")
+@click.option("--policy", default="auto", show_default=True, help="Policy that makes the plan.")
+@click.option("--budget-ms", default=500.0, show_default=True, help="Time budget of auto.")
 @cell_options
 @output_options
 def solve_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
@@ -64,7 +72,7 @@ def solve_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings
 @edge.command()
 @click.argument("policies")
 @click.option("--instances", "num_instances", default=10, show_default=True, help="Random cells to average over.")
-@click.option("--budget-ms", default=500.0, show_default=True, help="Time that auto may take.")
+@click.option("--budget-ms", default=500.0, show_default=True, help="Time budget of auto.")
 @cell_options
 @output_options
 def compare(policies: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
@@ -74,12 +82,19 @@ def compare(policies: str, as_json: bool, out: Path | None, quiet: bool, **setti
 
 @edge.command()
 @click.argument("policies", default="joint_plus")
-@click.option("--instance", help="Tasks from this file, arriving at their releases.")
+@click.option("--instance", help="Tasks from this file, which arrive at their release times.")
 @click.option("--arrivals", "arrivals_per_s", default=20.0, show_default=True, help="Tasks per second.")
-@click.option("--patience-s", default=0.0, show_default=True, help="How long a task asks again before it runs locally.")
-@click.option("--cycles-shape", type=float, help="Shape of the Gamma law of the cycles; certain if absent.")
+@click.option(
+    "--patience-s",
+    default=0.0,
+    show_default=True,
+    help="How long a rejected task waits and retries before it runs locally.",
+)
+@click.option(
+    "--cycles-shape", type=float, help="Shape of the Gamma distribution of the cycles; default: no uncertainty."
+)
 @click.option("--gain-error-db", default=0.0, show_default=True, help="Standard deviation of the error of gains.")
-@click.option("--quantile", default=0.95, show_default=True, help="Of cycles and channels, for which to plan.")
+@click.option("--quantile", default=0.95, show_default=True, help="Quantile of cycles and channels that plans use.")
 @cell_options
 @output_options
 def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
@@ -91,14 +106,14 @@ def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **sett
 
 @edge.command("run")
 @click.argument("policy", default="auto")
-@click.option("--instance", help="The instance to play; a random cell if absent.")
+@click.option("--instance", help="File with the instance; default: a random cell.")
 @click.option("--engine", default="cloudlet", show_default=True, help="The engine to run on.")
 @click.option(
     "--link", default="auto", show_default=True, help="How uploads are shaped: auto, user-space or namespaces."
 )
-@click.option("--slowdown", default=1.0, show_default=True, help="Play everything slower by this factor.")
-@click.option("--real-time", is_flag=True, help="Put the engine before other processes, where that is allowed.")
-@click.option("--dry-run", is_flag=True, help="Say what would be played, and open nothing.")
+@click.option("--slowdown", default=1.0, show_default=True, help="Execute everything slower by this factor.")
+@click.option("--real-time", is_flag=True, help="Run the engine with real-time priority, where that is allowed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be executed; start no process.")
 @cell_options
 @output_options
 def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
@@ -113,5 +128,5 @@ def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: 
 @cell_options
 @output_options
 def size(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Find the fewest subcarriers and cores with which POLICY serves enough devices."""
+    """Find the fewest subcarriers and cores with which POLICY serves the target share of devices."""
     show(_report("size", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)

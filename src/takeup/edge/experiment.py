@@ -16,31 +16,13 @@ from takeup.core.progress import progress
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.core.scenario import Scenario, validate
 from takeup.core.seeds import Streams
+from takeup.edge import report
 from takeup.edge.contract import Policy
 from takeup.edge.model import Answer, Instance, with_objective
 from takeup.edge.planning import least_enough, served_share, solve
 from takeup.edge.policies import find_policy
-from takeup.edge.report import (
-    comparison_bars,
-    comparison_table,
-    cpu_gantt,
-    decisions_table,
-    played_gantt,
-    played_table,
-    prices_table,
-    radio_gantt,
-    served_series,
-    served_table,
-)
-from takeup.edge.traces import (
-    CQI_64QAM,
-    SETTINGS,
-    load_instance,
-    poisson_times,
-    read_channel,
-    with_arrivals,
-    with_channel,
-)
+from takeup.edge.traces.files import CQI_64QAM, load_instance, read_channel, with_channel
+from takeup.edge.traces.generators import SETTINGS, poisson_times, with_arrivals
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import BadInput, UnknownName
 
@@ -162,8 +144,14 @@ def _solve(scenario: EdgeScenario, quiet: bool) -> Report:
     (instance,) = instances_of(scenario)
     answer = _answer(instance, scenario.policies[0], scenario)
     plan = answer.allocation
-    charts = (cpu_gantt(instance, plan), radio_gantt(instance, plan)) if plan.num_accepted else ()
-    return _report(scenario, "Edge: who offloads", decisions_table(instance, answer), prices_table(answer), *charts)
+    charts = (report.cpu_gantt(instance, plan), report.radio_gantt(instance, plan)) if plan.num_accepted else ()
+    return _report(
+        scenario,
+        "Edge: offloading decisions",
+        report.decisions_table(instance, answer),
+        report.prices_table(answer),
+        *charts,
+    )
 
 
 def _compare(scenario: EdgeScenario, quiet: bool) -> Report:
@@ -176,11 +164,14 @@ def _compare(scenario: EdgeScenario, quiet: bool) -> Report:
                 tick()
     reference = [name for name in answers if find_policy(name).ignores_cpu]
     notes = tuple(f"{name} lets tasks overlap on the CPU: a reference, not a contender" for name in reference)
-    return _report(scenario, "Edge: policies", comparison_table(answers), *comparison_bars(answers), notes=notes)
+    return _report(
+        scenario, "Edge: policies", report.comparison_table(answers), *report.comparison_bars(answers), notes=notes
+    )
 
 
 def _simulate(scenario: EdgeScenario, quiet: bool) -> Report:
-    from takeup.edge.simulate import Uncertainty, simulate
+    from takeup.edge.simulate.policy_view import Uncertainty
+    from takeup.edge.simulate.site import simulate
 
     (instance,) = instances_of(scenario)
     if not instance.releases_s.any():
@@ -195,7 +186,7 @@ def _simulate(scenario: EdgeScenario, quiet: bool) -> Report:
                 simulate(policy, instance, uncertainty=uncertainty, patience_s=scenario.patience_s, seed=scenario.seed)
             )
             tick()
-    return _report(scenario, "Edge: tasks over time", served_table(runs), served_series(runs))
+    return _report(scenario, "Edge: tasks that arrive over time", report.served_table(runs), report.served_series(runs))
 
 
 def _run_engine(scenario: EdgeScenario, quiet: bool) -> Report:
@@ -209,7 +200,7 @@ def _run_engine(scenario: EdgeScenario, quiet: bool) -> Report:
         table = Table("What would be played", (Column("plan"),), (row,), "nothing was opened")
         return _report(scenario, f"Edge: plan for {scenario.engine}", table)
     played = engine.play(instance, plan)
-    return _report(scenario, f"Edge: {scenario.engine}", played_table(played), played_gantt(played))
+    return _report(scenario, f"Edge: {scenario.engine}", report.played_table(played), report.played_gantt(played))
 
 
 def _size(scenario: EdgeScenario, quiet: bool) -> Report:
@@ -232,7 +223,7 @@ def _size(scenario: EdgeScenario, quiet: bool) -> Report:
     note = f"so that {policy.name} serves {scenario.target_share:.0%} of the devices; a dash: no amount does"
     table = Table("What the site needs", columns, tuple(rows), note)
     chart = Series("Devices served", "amount", "served", tuple(curves), "resource", y_unit="%")
-    return _report(scenario, "Edge: how large a site", table, chart)
+    return _report(scenario, "Edge: required site size", table, chart)
 
 
 def _cells_with(scenario: EdgeScenario, what: str, amount: int) -> Sequence[Instance]:

@@ -164,7 +164,7 @@ class Instance:
 
     @property
     def worth_j(self) -> Floats:
-        """What every device may spend on its upload before it had better run its task itself."""
+        """The most that every device may spend on an upload; above it, running the task locally is better."""
         return self.local_j + self.values_j
 
 
@@ -216,9 +216,9 @@ class Reason(IntEnum):
 
 _TEXTS = {
     Reason.OFFLOADS: "its upload costs less than its own run, and the CPU finishes in time",
-    Reason.NOT_CONSIDERED: "this policy offloads nobody",
+    Reason.NOT_CONSIDERED: "this policy offloads no device",
     Reason.NO_SAVING: "even alone at the site it would not save energy before its deadline",
-    Reason.CROWDED_OUT: "others save more with the subcarriers and the CPU time it needs",
+    Reason.CROWDED_OUT: "other devices save more with the subcarriers and the CPU time it needs",
     Reason.MISSED_CPU: "it was given subcarriers, but the CPU could not finish it in time",
     Reason.MISSED_RADIO: "it was given CPU time, but no subcarriers to upload before it begins",
 }

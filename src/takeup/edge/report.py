@@ -17,7 +17,7 @@ DECISION_COLUMNS = (
     Column("subcarriers"),
     *(Column(name, "ms", 2) for name in TIMES),
     Column("energy", "mJ", 3),
-    Column("own run", "mJ", 3),
+    Column("local run", "mJ", 3),
     Column("why"),
 )
 COMPARISON_COLUMNS = (
@@ -40,7 +40,7 @@ PLAYED_COLUMNS = (
 )
 SERVED_QUANTITIES = {
     "accept_share": "accepted",
-    "miss_share": "missed, of the accepted",
+    "miss_share": "deadline missed, of the accepted",
     "radio_share": "subcarriers in use",
     "cpu_share": "cores in use",
 }
@@ -68,7 +68,7 @@ def decisions_table(instance: Instance, answer: Answer) -> Table:
     note = (
         f"{answer.policy}: {plan.num_accepted} of {instance.num_devices} devices offload, {answer.saving_j:.4g} J saved"
     )
-    return Table("Who offloads", DECISION_COLUMNS, rows, f"{note}{_gap_words(answer)}")
+    return Table("Decisions", DECISION_COLUMNS, rows, f"{note}{_gap_words(answer)}")
 
 
 def _gap_words(answer: Answer) -> str:
@@ -142,8 +142,8 @@ def radio_gantt(instance: Instance, allocation: Allocation) -> Series:
         uploads = owner >= 0 and bool(allocation.offloads[owner])
         times_s = (instance.releases_s[owner], allocation.upload_s[owner]) if uploads else (math.nan, math.nan)
         span: dict[str, Cell] = {"time": _ms(times_s[0]), "until": _ms(times_s[1])}
-        rows.append({"subcarrier": str(subcarrier), "device": str(owner) if uploads else "nobody", **span})
-    used = tuple(row for row in rows if row["device"] != "nobody")
+        rows.append({"subcarrier": str(subcarrier), "device": str(owner) if uploads else "none", **span})
+    used = tuple(row for row in rows if row["device"] != "none")
     note = f"{len(rows) - len(used)} of {len(rows)} subcarriers are not used." if len(used) < len(rows) else ""
     return Series("Uploads", "time", "subcarrier", used, "device", x_unit="ms", kind="span", note=note, x_end="until")
 
@@ -158,7 +158,7 @@ def cpu_gantt(instance: Instance, allocation: Allocation) -> Series:
         rows.append(
             {"core": f"core {lane + 1}" if spare < 1 else f"no core, {spare}", "device": str(device), **times_ms}
         )
-    return _core_gantt("Turns on the cores", rows)
+    return _core_gantt("Runs on the cores", rows)
 
 
 def _lanes(instance: Instance, allocation: Allocation) -> list[tuple[int, int]]:
@@ -194,10 +194,10 @@ def played_table(played: Played) -> Table:
     )
     note = (
         f"{played.num_met} in time, {played.num_late} late, {played.num_failed} failed{over}; link {played.link}, "
-        f"turns {played.turns}, a second took {played.slowdown:g} s, a bit {played.bits_factor:g} bits, and "
+        f"dispatch {played.dispatch}, a second took {played.slowdown:g} s, a bit {played.bits_factor:g} bits, and "
         f"{MS * played.tolerance_s:g} ms after the deadline is still in time, both by the clock of the machine"
     )
-    return Table("Plan and reality", PLAYED_COLUMNS, rows, note)
+    return Table("Planned and measured times", PLAYED_COLUMNS, rows, note)
 
 
 def _played_row(played: Played, task: PlayedTask) -> tuple[Cell, ...]:
@@ -234,7 +234,7 @@ def played_gantt(played: Played) -> Series:
         for task in played.tasks
         if task.core is not None and task.end_s is not None
     ]
-    return _core_gantt("Turns as played", sorted(rows, key=lambda row: str(row["core"])))
+    return _core_gantt("Runs as measured", sorted(rows, key=lambda row: str(row["core"])))
 
 
 def served_table(runs: Sequence[SimulationResult]) -> Table:
@@ -256,7 +256,7 @@ def served_table(runs: Sequence[SimulationResult]) -> Table:
         )
         for run in runs
     )
-    return Table("Tasks that come one after the other", columns, rows)
+    return Table("Tasks that arrive over time", columns, rows)
 
 
 def served_series(runs: Sequence[SimulationResult], num_windows: int = 40) -> Series:

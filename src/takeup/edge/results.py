@@ -1,9 +1,8 @@
 """Results: the measured execution of an allocation, and the simulation of tasks that arrive over time."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.core.arrays import Floats, Ints
 from takeup.core.stats import time_weighted_mean
@@ -47,11 +46,10 @@ class Played:
 
     tasks: tuple[PlayedTask, ...]
     link: str
-    turns: str
+    dispatch: str
     slowdown: float
     bits_factor: float
     tolerance_s: float
-    hashes_per_s: tuple[float, ...] = ()
 
     def met(self, task: PlayedTask) -> bool:
         """Whether the task was done by its deadline."""
@@ -153,12 +151,6 @@ class SimulationResult:
     def saving_j(self) -> float:
         """What the tasks cost less than if each device had run its own."""
         return float(sum(task.local_j - task.energy_j for task in self.tasks))
-
-    def column(self, name: str) -> npt.NDArray[np.generic]:
-        """One field of all tasks."""
-        if name not in {field.name for field in fields(SimulatedTask)}:
-            raise BadInput(f"tasks have no field {name!r}; give one of ServedTask")
-        return np.array([getattr(task, name) for task in self.tasks])
 
     def over_time(self, num_windows: int) -> tuple[ServiceWindow, ...]:
         """The run in windows of equal length."""

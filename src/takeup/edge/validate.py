@@ -158,7 +158,7 @@ def _claims(instance: Instance, answer: Answer) -> Iterator[Violation]:
     if answer.bound_j is not None and answer.worth_j > answer.bound_j + 1e-6 * (local_j + extra_j):
         yield Violation("bound", f"the answer is worth {answer.worth_j:g} J, more than its bound {answer.bound_j:g} J")
     if not np.array_equal(answer.reasons == Reason.OFFLOADS, answer.allocation.offloads):
-        yield Violation("reason", "the reasons do not say of exactly those who offload that they do")
+        yield Violation("reason", "the reasons and the allocation disagree about which devices offload")
 
 
 def _offloaders(allocation: Allocation) -> list[int]:

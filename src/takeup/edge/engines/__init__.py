@@ -2,7 +2,7 @@
 
 from takeup.core.lazy import find
 
-ENGINES = {"cloudlet": "takeup.edge.engines.cloudlet:CloudletEngine"}
+ENGINES = {"cloudlet": "takeup.edge.engines.cloudlet.engine:CloudletEngine"}
 
 
 def find_engine(name: str) -> type:

@@ -70,7 +70,8 @@ def _whole_choices(instance: Instance, answer: Answer) -> Answer:
     relaxed = relax(instance, MOST_NODES)
     if relaxed is None:
         return answer
-    started = replace(JointPlus().allocate(instance, [relaxed.devices.tolist()]), policy=answer.policy)
+    devices: dict[int, tuple[int, ...]] = dict.fromkeys(relaxed.devices.tolist(), ())
+    started = replace(JointPlus().allocate(instance, [devices]), policy=answer.policy)
     return _bounded(_better(answer, started), relaxed.bound_j)
 
 

@@ -7,7 +7,7 @@ Yu, Zhang, Letaief, GLOBECOM 2016, and a local search on top. Both have a plain 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.edge.model import Answer, Instance
-from takeup.edge.solvers.bounds import relax
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, latest_starts
 from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups, exchange_subcarriers, refusal_reasons
 from takeup.errors import BadInput
@@ -26,12 +25,11 @@ if TYPE_CHECKING:
 
 # Joint: accept, one after the other, the device that adds most saving with the CPU slot and group it would get --------
 #
-# Yu, Zhang, Letaief, GLOBECOM 2016. Both resources are checked before a device is accepted, so neither is wasted. With
-# `order="edf"` a newcomer takes the turn of its deadline and everyone runs as late as possible: the others may have to
-# upload faster, and what that costs them is part of the worth of the newcomer. With `order="append"` it runs after
-# those that were accepted before.
+# Yu, Zhang, Letaief, GLOBECOM 2016. Both resources are checked before a device is accepted, so neither is wasted. A
+# newcomer runs in the order of deadlines, and all tasks as late as possible: the others may have to upload faster, and
+# what that costs them is subtracted from the worth of the newcomer.
 #
-# This is the plain version, which supports all radios and groups. The kernels (`fast`) give the same answers.
+# This is the plain version, which supports all radios and groups. The kernels (`compiled`) give the same answers.
 
 Metric = Literal["saving", "per_subcarrier", "per_cpu_second", "per_bundle"]
 METRICS: tuple[Metric, ...] = ("saving", "per_subcarrier", "per_cpu_second", "per_bundle")
@@ -41,14 +39,13 @@ METRICS: tuple[Metric, ...] = ("saving", "per_subcarrier", "per_cpu_second", "pe
 class Joint:
     """Accept by the largest added saving, or by one of the other `METRICS`."""
 
-    order: Literal["edf", "append"] = "edf"
     metric: Metric = "saving"
     name: str = "joint"
     ignores_cpu: bool = False
 
     def allocate(self, instance: Instance) -> Answer:
         """The allocation that grows greedily on both resources."""
-        if self.order == "append" or not has_kernels(instance):
+        if not has_kernels(instance):
             return self.allocate_plainly(instance)
         from takeup.edge.solvers.compiled.joint_kernel import greedy_answer
 
@@ -58,8 +55,6 @@ class Joint:
         """The same without kernels."""
         site = SiteQuantities(instance)
         promising = site.promising()
-        if self.order == "append":
-            return _append(site, promising).answer(self.name, refusal_reasons(site, promising))
         plan = PartialPlan(site)
         grow(plan, promising, self.metric)
         assign_free_subcarriers(plan)
@@ -142,29 +137,6 @@ def _worth(site: SiteQuantities, newcomers: Newcomers, metric: Metric) -> Floats
     return gains_j
 
 
-def _append(site: SiteQuantities, devices: Ints) -> PartialPlan:
-    """Accept the largest saving whose task can still run after all that were accepted before."""
-    plan = PartialPlan(site)
-    busy_until_s = np.zeros(site.instance.num_cores)
-    while len(devices) and len(plan.free()):
-        sizes, costs_j, ranked = site.smallest_groups(devices, plan.free(), site.latest_s[devices])
-        fits = (sizes > 0) & (busy_until_s.min() <= site.latest_s[devices])
-        newcomers = Newcomers(devices[fits], (site.worth_j[devices] - costs_j)[fits], sizes[fits], ranked[fits])
-        if not fits.any():
-            break
-        best = int(np.argmax(newcomers.gains_j))
-        device = int(newcomers.devices[best])
-        plan.groups[device] = newcomers.ranked[best, : newcomers.sizes[best]].tolist()
-        plan.limits_s[device] = float(site.latest_s[device])
-        core = int(np.argmin(busy_until_s))
-        uploaded_s = float(site.instance.releases_s[device] + plan.uploads().time_s[-1])
-        plan.limits_s[device] = max(float(busy_until_s[core]), uploaded_s)
-        busy_until_s[core] = plan.limits_s[device] + float(site.run_s[device])
-        devices = np.delete(newcomers.devices, best)
-    assign_free_subcarriers(plan)
-    return plan
-
-
 # Joint plus: the joint policy by several measures of worth, then a search for better sets and better groups -----------
 #
 # A greedy choice is wrong where one large task blocks two smaller ones. The search begins at the best of several greedy
@@ -173,7 +145,8 @@ def _append(site: SiteQuantities, devices: Ints) -> PartialPlan:
 # set of devices, or a whole plan, can be given as a further warm start.
 #
 # This is the plain version, which supports all radios and groups; it removes and adds one device at a time. Where there
-# are kernels (`fast`) they search, also two at a time. Work is limited by a count of priced uploads, never by a clock.
+# are kernels (`compiled`) they search, also two at a time. Work is limited by a count of priced uploads, never by a
+# clock.
 
 GroupsByDevice = Mapping[int, Sequence[int]]
 
@@ -185,28 +158,17 @@ WORTH_IT = 1e-9  # of the saving; a smaller improvement is rounding
 class JointPlus:
     """The best of all metrics, improved with the `most_searched` costliest; `most_tried` newcomers per removal.
 
-    The kernels stop after `most_work` priced uploads. `with_bound` solves an easier problem, too: its value is a bound,
-    and its devices are one more start.
+    The kernels stop after `most_work` priced uploads.
     """
 
     most_tried: int = 8
     most_searched: int = 300
     most_work: int = MOST_WORK
-    with_bound: bool = False
     name: str = "joint_plus"
     ignores_cpu: bool = False
 
-    def allocate(self, instance: Instance, starts: Sequence[Sequence[int]] = ()) -> Answer:
-        """The best allocation found, also from these sets of devices."""
-        sets = [dict.fromkeys(devices, ()) for devices in starts]
-        relaxed = relax(instance) if self.with_bound else None
-        if relaxed is not None:
-            sets.append(dict.fromkeys(relaxed.devices.tolist(), ()))
-        answer = self.allocate_from(instance, sets)
-        return answer if relaxed is None else replace(answer, bound_j=relaxed.bound_j)
-
-    def allocate_from(self, instance: Instance, starts: Sequence[GroupsByDevice]) -> Answer:
-        """The best allocation found, also from these plans: devices and their subcarriers, or none to leave it open."""
+    def allocate(self, instance: Instance, starts: Sequence[GroupsByDevice] = ()) -> Answer:
+        """The best allocation found, also from these plans: devices with their subcarriers, or with none yet."""
         for groups in starts:
             _check(instance, groups)
         if not has_kernels(instance):
@@ -222,7 +184,7 @@ class JointPlus:
         return SearchEffort(BY_ALL, self.most_tried, self.most_searched, self.most_work)
 
     def allocate_plainly(self, instance: Instance, starts: Sequence[GroupsByDevice] = ()) -> Answer:
-        """The same as `allocate_from`, without kernels."""
+        """The same as `allocate`, without kernels."""
         site = SiteQuantities(instance)
         promising = site.promising()
         start = max(_starts(site, promising, starts), key=_filled_saving)
@@ -276,7 +238,7 @@ def improve(instance: Instance, groups: GroupsByDevice, *, most_work: int = MOST
 
     Devices that cannot upload in time are removed, others join; the search begins there if no greedy plan is better.
     """
-    return JointPlus(most_work=most_work).allocate_from(instance, [groups])
+    return JointPlus(most_work=most_work).allocate(instance, [groups])
 
 
 def _check(instance: Instance, groups: GroupsByDevice) -> None:

@@ -2,7 +2,7 @@
 
 A task is decided when it arrives (or a little later, with patience): it is accepted for good, and begins to upload over
 its subcarriers at once, or its device runs it. When an upload ends its subcarriers are free. Accepted tasks keep their
-subcarriers and powers; when others join, the plan may move their turns on the CPU, but never past their deadlines. A
+subcarriers and powers; when others join, the plan may move their slots on the CPU, but never past their deadlines. A
 core that is free takes the next task in the order of planned starts as soon as it is uploaded. If that one is not, the
 core waits for it, until the planned start of another task that is ready. With certain cycles and channels nothing is
 ever later than planned. A task that is not done by its deadline is given up.
@@ -22,8 +22,15 @@ from takeup.core.seeds import Streams
 from takeup.edge.contract import Policy
 from takeup.edge.model import Allocation, Answer, Instance
 from takeup.edge.results import ResourceUsage, SimulatedTask, SimulationResult
-from takeup.edge.simulate.policy_view import LATER, Commitment, PolicyView, grain_of, policy_view
-from takeup.edge.simulate.uncertainty import CERTAIN, Uncertainty
+from takeup.edge.simulate.policy_view import (
+    CERTAIN,
+    LATER,
+    Commitment,
+    PolicyView,
+    Uncertainty,
+    grain_of,
+    policy_view,
+)
 from takeup.edge.validate import TOLERANCE, violation_of_answer
 from takeup.errors import BadInput
 
@@ -170,7 +177,7 @@ class _SimulatedSite:
         if not answer.allocation.offloads[len(view.newcomers) :].all():
             self.record.num_kept += 1
             return
-        self._move_turns(view, answer.allocation)
+        self._move_slots(view, answer.allocation)
         for place in range(len(view.newcomers)):
             if answer.allocation.offloads[place]:
                 self._accept(view, place, answer.allocation)
@@ -197,7 +204,7 @@ class _SimulatedSite:
             run_s = mean_s * self._uncertainty.cycles_factor(done_s / mean_s)
         return Commitment(job.device, self.clock.now, max(run_s - done_s, self._grain_s), due_s, is_running=True)
 
-    def _move_turns(self, view: PolicyView, allocation: Allocation) -> None:
+    def _move_slots(self, view: PolicyView, allocation: Allocation) -> None:
         starts_s = allocation.start_s[len(view.newcomers) :].tolist()
         planned = {each.device: start_s for each, start_s in zip(view.promises, starts_s, strict=True)}
         for job in self._jobs:

@@ -54,10 +54,6 @@ class ColumnSet(NamedTuple):
     start_s: Floats
     value_j: Floats
 
-    def joined(self, others: ColumnSet) -> ColumnSet:
-        """Both together."""
-        return concatenate_columns([self, others])
-
     def only(self, rows: Ints | Bools) -> ColumnSet:
         """Some of them."""
         return ColumnSet(self.device[rows], self.members[rows], self.start_s[rows], self.value_j[rows])
@@ -178,7 +174,7 @@ def generate(
             break
         prices_j = SMOOTH * np.concatenate(best.duals) + (1 - SMOOTH) * np.concatenate(mix.duals)
         found = _evaluate_prices(instance, prices_j, pricer)
-        columns = columns.joined(_best_columns(pricer, found.profits_j))
+        columns = concatenate_columns([columns, _best_columns(pricer, found.profits_j)])
         best = found if found.bound_j < best.bound_j else best
     return GeneratedColumns(best.bound_j, best.duals, best.profits_j, columns)
 
@@ -240,7 +236,7 @@ def _best_columns(pricer: Pricer, profits_j: Floats, most_each: int = OFFERS_EAC
 
 # A tighter bound for one core: only subcarriers have prices, and the schedule of the core is optimal ------------------
 #
-# At prices for subcarriers alone, the most that a device gains by starting in a slot is known, and `fast.turns` finds
+# At prices for subcarriers alone, the most that a device gains by starting in a slot is known, and a search finds
 # the optimal schedule. Prices plus gains bound any allocation, without fractional runs: where few large tasks fit,
 # fractional runs make the bound of `generate` weak.
 
@@ -253,7 +249,7 @@ def single_core_bound(instance: Instance, grid: SlotGrid, pricer: Pricer, prices
 
     `known_j` is what some allocation is worth: below it nothing is looked for.
     """
-    assert instance.num_cores == 1, "turns are those of one core"
+    assert instance.num_cores == 1, "the schedule is that of one core"
     offered_j = pricer.offers(Duals(prices_j, np.zeros(len(grid.capacity_s)))).profits_j
     most_j = np.maximum(0.0, offered_j.max(axis=1, initial=0.0))
     jobs = np.argsort(-most_j, kind="stable")[: min(MOST_JOBS, np.count_nonzero(most_j))]

@@ -43,9 +43,9 @@ def starts_with_one_more(
     cores = _Cores(num_plans, num_cores)
     waiting = np.ones(len(new_run_s), np.bool_)
     for task in np.argsort(deadlines_s, kind="stable")[::-1].tolist():
-        turn = np.flatnonzero(waiting & (new_deadlines_s >= deadlines_s[task]))
-        newcomer_s[turn] = cores.take(turn, new_deadlines_s[turn], new_run_s[turn])
-        waiting[turn] = False
+        joins = np.flatnonzero(waiting & (new_deadlines_s >= deadlines_s[task]))
+        newcomer_s[joins] = cores.take(joins, new_deadlines_s[joins], new_run_s[joins])
+        waiting[joins] = False
         others_s[:, task] = cores.take(cores.rows, deadlines_s[task], run_s[task])
     last = np.flatnonzero(waiting)
     newcomer_s[last] = cores.take(last, new_deadlines_s[last], new_run_s[last])

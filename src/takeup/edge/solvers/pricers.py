@@ -7,7 +7,14 @@ import numpy as np
 from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import ABSENT, ModulatedGroups, PrefixGroups
 from takeup.edge.model import Instance
-from takeup.edge.solvers.column_generation import ColumnOffers, ColumnSet, Duals, Pricer, SlotGrid
+from takeup.edge.solvers.column_generation import (
+    ColumnOffers,
+    ColumnSet,
+    Duals,
+    Pricer,
+    SlotGrid,
+    concatenate_columns,
+)
 from takeup.edge.solvers.compiled.pricing import (
     GroupCosts,
     Uplink,
@@ -246,8 +253,5 @@ class CombinedPricer:
     def columns(self, devices: Ints, slots: Ints) -> ColumnSet:
         """Some of the columns behind the latest offers, each from the pricer that made the offer."""
         large = self._large[devices, slots]
-        small, wide = (
-            pricer.columns(devices[rows], slots[rows])
-            for pricer, rows in zip(self._pricers, (~large, large), strict=True)
-        )
-        return small.joined(wide)
+        parts = zip(self._pricers, (~large, large), strict=True)
+        return concatenate_columns([pricer.columns(devices[rows], slots[rows]) for pricer, rows in parts])

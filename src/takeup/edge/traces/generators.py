@@ -1,14 +1,12 @@
 """Random instances (the cell of the paper, one in which the radio is scarce, a present-day one), and arrival times."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.core.trace import TraceColumn, read_table
 from takeup.edge.model import Instance, Radio
-from takeup.errors import BadInput, BadTrace, UnknownName
+from takeup.errors import BadInput, UnknownName
 
 # Random instances: the cell of the paper, a wider one in which the radio is scarce, and a present-day one -------------
 #
@@ -112,7 +110,7 @@ def _faded(random: np.random.Generator, loss_db: Floats, num_subcarriers: int) -
     return gains
 
 
-# Tasks that arrive over time: random arrival times or those of a file, and instances that have them -------------------
+# Tasks that arrive over time: random arrival times, and instances that have them -----------------------------------
 #
 # In an instance with arrivals a task is released when it arrives, and its deadline counts from then on.
 
@@ -122,15 +120,6 @@ def poisson_times(random: np.random.Generator, num_tasks: int, tasks_per_s: floa
     if not (np.isfinite(tasks_per_s) and tasks_per_s > 0):
         raise BadInput(f"{tasks_per_s:g} tasks per second never come, or all at once; give a finite rate above zero")
     return np.cumsum(random.exponential(1 / tasks_per_s, num_tasks))
-
-
-def read_times(path: Path | str, column: str = "time_s") -> Floats:
-    """The arrival times in a table (CSV, gzipped CSV, Parquet), in order, the first at zero."""
-    found = np.sort(read_table(path, [TraceColumn(column, "float")])[column])
-    if len(found) == 0:
-        raise BadTrace(path, "has no rows; expected one for each arrival", column=column)
-    times_s: Floats = found - found[0]
-    return times_s
 
 
 def with_arrivals(instance: Instance, times_s: Floats) -> Instance:

@@ -6,8 +6,3 @@ device      the program of a device, run as a separate process
 core        the program of a core, run as a separate process
 engine      real-time priorities, the event loop of the site, and the engine that combines these
 """
-
-from takeup.edge.engines.cloudlet.engine import CloudletEngine
-from takeup.edge.engines.cloudlet.plan import CloudletPlan
-
-__all__ = ["CloudletEngine", "CloudletPlan"]

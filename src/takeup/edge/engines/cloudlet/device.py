@@ -1,7 +1,8 @@
 """The program of a device: connects to the site, waits for the beginning, and uploads its bytes at its rate.
 
 It uses nothing but the standard library, so that a process starts in a few hundredths of a second. Orders are lines
-on standard input; when that ends, so does the program. An argument is the real-time priority it asks for.
+on standard input (`UploadOrder` in `plan.py`); when that ends, so does the program. An argument is the real-time
+priority it asks for.
 """
 
 import json
@@ -11,25 +12,13 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import TypedDict
+from typing import Any
 
 STEP_S = 0.001  # between two pieces, where the device itself keeps the rate
 LEAST_PIECE_BYTES = 512
 BLOCK_BYTES = 64 * 1024
 SEND_BUFFER_BYTES = 256 * 1024
 LIMIT_S = 30.0
-
-
-class UploadOrder(TypedDict):
-    """The order to a device. With a `priority` the kernel keeps the rate; the link breaks after `num_sent` bytes."""
-
-    address: tuple[str, int]
-    token: str
-    num_bytes: int
-    num_sent: int
-    begin_s: float
-    end_s: float
-    priority: int
 
 
 def pieces(num_bytes: int, begin_s: float, end_s: float) -> Iterator[tuple[int, float]]:
@@ -44,7 +33,7 @@ def main() -> None:
     """Take the order, connect, wait for the beginning, upload."""
     if len(sys.argv) > 1:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(int(sys.argv[1])))
-    order: UploadOrder = json.loads(sys.stdin.readline())
+    order = json.loads(sys.stdin.readline())
     host, port = order["address"]
     with socket.create_connection((host, port), timeout=LIMIT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -57,7 +46,7 @@ def main() -> None:
         sys.stdin.readline()  # to end takes CPU time, which may be needed elsewhere now
 
 
-def _upload(connection: socket.socket, order: UploadOrder, zero_s: float) -> None:
+def _upload(connection: socket.socket, order: dict[str, Any], zero_s: float) -> None:
     """Moments are of the monotonic clock, which all processes of a machine share."""
     if order["priority"]:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, order["priority"])

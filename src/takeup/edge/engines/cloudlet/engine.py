@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from takeup.edge.engines.cloudlet.device import UploadOrder
 from takeup.edge.engines.cloudlet.links import LINKS, ChildProcess, DeviceLinks, open_links
 from takeup.edge.engines.cloudlet.plan import (
     DISPATCH_RULES,
@@ -20,6 +19,7 @@ from takeup.edge.engines.cloudlet.plan import (
     CloudletPlan,
     DispatchQueue,
     DispatchRule,
+    UploadOrder,
     make_plan,
 )
 from takeup.edge.model import Allocation, Instance
@@ -141,13 +141,13 @@ class CloudletSite:
 
     def _loop(self, is_done: Callable[[], bool], until_s: float) -> None:
         while not is_done() and (now_s := time.monotonic()) < until_s:
-            wait_s = min(LONGEST_WAIT_S, until_s - now_s, self._hand_out_turns(now_s))
+            wait_s = min(LONGEST_WAIT_S, until_s - now_s, self._dispatch_jobs(now_s))
             for key, _ in self._selector.select(wait_s):
                 key.data()
 
     # Cores ------------------------------------------------------------------------------------------------------------
 
-    def _hand_out_turns(self, now_s: float) -> float:
+    def _dispatch_jobs(self, now_s: float) -> float:
         """Dispatch all jobs that can be dispatched; the longest time to wait before the next dispatch."""
         while (taken := self._next_turn(now_s)) is not None:
             self._give(*taken, now_s)
@@ -245,7 +245,6 @@ def _read(connection: socket.socket, num_bytes: int) -> bytes:
 
 # The engine: starts devices, links, cores and the site, executes one allocation, and stops them all -------------------
 
-WORK = ("cpu-time", "hashes")
 CONNECT_LIMIT_S = 30.0
 LEAD_S = 0.05  # between the start command and the start, so that every process has received it
 
@@ -254,8 +253,7 @@ class CloudletEngine:
     """Real uploads and real computing on this machine.
 
     `slowdown` makes everything longer by that factor, `bits_factor` every upload larger (None: as large as shows).
-    `turns` is the rule by which a free core picks its job (see `turns`), `work` what a task is (see `core`): its CPU
-    time, or a number of hashes, which shows how steady this machine is. `real_time` requests real-time priority. Plans
+    `dispatch` is the rule by which a free core picks its job (see `plan`). `real_time` asks for real-time priority. Plans
     have no slack between the end of a task and its deadline, so a deadline met up to `tolerance_s` late counts as met.
     """
 
@@ -263,10 +261,9 @@ class CloudletEngine:
         self,
         slowdown: float = 1.0,
         link: str = "auto",
-        turns: DispatchRule = "planned",
+        dispatch: DispatchRule = "planned",
         bits_factor: float | None = None,
         tolerance_s: float = 0.002,
-        work: str = "cpu-time",
         real_time: bool = False,
     ) -> None:
         numbers = {"slowdown": slowdown, "bits_factor": bits_factor, "tolerance_s": tolerance_s}
@@ -275,22 +272,14 @@ class CloudletEngine:
                 raise BadInput(f"{name} is {number}; give a finite number above 0")
         if link not in LINKS:
             raise UnknownName("link", link, LINKS)
-        if turns not in DISPATCH_RULES:
-            raise UnknownName("rule for turns", turns, DISPATCH_RULES)
-        if work not in WORK:
-            raise UnknownName("kind of work", work, WORK)
-        self.slowdown, self.link, self.turns, self.bits_factor = slowdown, link, turns, bits_factor
-        self.tolerance_s, self.work, self.real_time = tolerance_s, work, real_time
+        if dispatch not in DISPATCH_RULES:
+            raise UnknownName("dispatch rule", dispatch, DISPATCH_RULES)
+        self.slowdown, self.link, self.dispatch, self.bits_factor = slowdown, link, dispatch, bits_factor
+        self.tolerance_s, self.real_time = tolerance_s, real_time
 
     def plan(self, instance: Instance, allocation: Allocation) -> CloudletPlan:
         """The plan that `play` would execute."""
         return make_plan(instance, allocation, self.slowdown, self.bits_factor)
-
-    def dry_run(self, instance: Instance, allocation: Allocation, show: Callable[[str], None] = print) -> CloudletPlan:
-        """Show the plan; no socket is opened and no process started."""
-        plan = self.plan(instance, allocation)
-        show(str(plan))
-        return plan
 
     def play(self, instance: Instance, allocation: Allocation, breaks: Mapping[int, float] | None = None) -> Played:
         """Execute the allocation. Its tasks may overlap on the cores; some of them will then be late.
@@ -301,18 +290,17 @@ class CloudletEngine:
         with ExitStack() as stack:
             links = stack.enter_context(open_links(self.link, plan))
             stack.enter_context(in_real_time(self.real_time))
-            cores, speeds = self._start_cores(plan.num_cores if plan.jobs else 0, stack)
+            cores = self._start_cores(plan.num_cores if plan.jobs else 0, stack)
             zero_s, records = self._happen(plan, links, cores, dict(breaks or {}), stack)
         tasks = tuple(self._task(record, zero_s) for record in records)
-        return Played(tasks, links.name, self.turns, plan.slowdown, plan.bits_factor, self.tolerance_s, speeds)
+        return Played(tasks, links.name, self.dispatch, plan.slowdown, plan.bits_factor, self.tolerance_s)
 
-    def _start_cores(self, num_cores: int, stack: ExitStack) -> tuple[list[ChildProcess], tuple[float, ...]]:
-        """Start the cores, which measure their speed concurrently; the processes and their speeds."""
-        cores = [_closing(stack, ChildProcess("core.py", self.work, *self._at(CORE))) for _ in range(num_cores)]
-        words = [core.hear() for core in cores]
-        if not all(words):
+    def _start_cores(self, num_cores: int, stack: ExitStack) -> list[ChildProcess]:
+        """Start the cores, and wait until each has measured its speed."""
+        cores = [_closing(stack, ChildProcess("core.py", *self._at(CORE))) for _ in range(num_cores)]
+        if not all(core.hear() for core in cores):
             raise MissingEngine("a core of the site ended before it was measured; look at the memory, and run it again")
-        return cores, tuple(float(word[0]) for word in words)
+        return cores
 
     def _at(self, priority: int) -> list[str]:
         return [str(priority)] if self.real_time else []
@@ -328,7 +316,7 @@ class CloudletEngine:
         """Execute the plan from the first connection on; the start by the monotonic clock, and the records."""
         listener = stack.enter_context(links.listener(len(plan.jobs) + 8))
         tokens = [secrets.token_hex(TOKEN_BYTES // 2) for _ in plan.jobs]
-        site = CloudletSite(listener, plan.jobs, tokens, self.turns)
+        site = CloudletSite(listener, plan.jobs, tokens, self.dispatch)
         stack.callback(site.close)
         devices = [_closing(stack, links.device(*self._at(DEVICE))) for _ in plan.jobs]
         for number, (job, device) in enumerate(zip(plan.jobs, devices, strict=True)):

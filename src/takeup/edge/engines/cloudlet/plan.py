@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -132,12 +132,23 @@ def _check(plan: CloudletPlan) -> None:
             raise BadInput(f"found {found:,.0f} {what}, this engine can have {most:,.0f}; {advice}")
 
 
+class UploadOrder(TypedDict):
+    """The order to a device. With a `priority` the kernel keeps the rate; the link breaks after `num_sent` bytes."""
+
+    address: tuple[str, int]
+    token: str
+    num_bytes: int
+    num_sent: int
+    begin_s: float
+    end_s: float
+    priority: int
+
+
 # Dispatch rules of a core. A task runs without preemption, and only after its upload is complete ----------------------
 #
 # planned     each at its planned start; the earliest start first, where several are due
-# early       in the order of planned starts, as soon as it is complete and all before it have begun; at its planned
-# start
-#             it does not wait for those any longer
+# early       in the order of planned starts, as soon as it is complete and all before it have begun; at its
+#             planned start it does not wait for those any longer
 # edf         earliest deadline first among the complete tasks, at once
 
 DispatchRule = Literal["planned", "early", "edf"]

@@ -130,10 +130,10 @@ def swap_core_order(cell: CellArrays, plans: PlanArrays, plan: int, trial: int) 
     now_j, did, again = worth(cell, plans, plan), False, True
     while again:
         again = False
-        for turn in range(plans.num_seated[plan] - 1):
+        for place in range(plans.num_seated[plan] - 1):
             copy(plans, plan, trial)
-            first, second = plans.seats[trial, turn].order, plans.seats[trial, turn + 1].order
-            plans.seats[trial, turn].order, plans.seats[trial, turn + 1].order = second, first
+            first, second = plans.seats[trial, place].order, plans.seats[trial, place + 1].order
+            plans.seats[trial, place].order, plans.seats[trial, place + 1].order = second, first
             if reschedule(cell, plans, trial) and worth(cell, plans, trial) > now_j * (1.0 + LEAST_EXCHANGE_GAIN):
                 copy(plans, trial, plan)
                 now_j = worth(cell, plans, plan)
@@ -171,13 +171,13 @@ def search(board: KernelState, best_j: float, effort: SearchEffort) -> float:
                 break
             if plans.seat_of[roles.core, device] != NO_INDEX or plans.num_seated[roles.base] == plans.seats.shape[1]:
                 continue
-            for anew in (False, True):
-                if found_j > best_j or (anew and num_regrouped == effort.most_tried):
+            for regroups in (False, True):
+                if found_j > best_j or (regroups and num_regrouped == effort.most_tried):
                     continue
-                num_regrouped += anew
-                if not _add_device(cell, plans, room, roles.base, roles.second, device, anew):
+                num_regrouped += regroups
+                if not _add_device(cell, plans, room, roles.base, roles.second, device, regroups):
                     continue
-                num_joined += not anew
+                num_joined += not regroups
                 copy(plans, roles.second, roles.trial)
                 found_j = evaluate_plan(board, roles.trial, best_j, num_ranked)
                 for next_rank in range(rank + 1, min(num_ranked, rank + effort.most_tried) if is_deep else rank):
@@ -187,9 +187,9 @@ def search(board: KernelState, best_j: float, effort: SearchEffort) -> float:
                         or plans.num_seated[roles.second] == plans.seats.shape[1]
                     ):
                         continue
-                    for anew_too in (False, True):
+                    for regroups_too in (False, True):
                         if found_j <= best_j and _add_device(
-                            cell, plans, room, roles.second, roles.trial, other, anew_too
+                            cell, plans, room, roles.second, roles.trial, other, regroups_too
                         ):
                             found_j = evaluate_plan(board, roles.trial, best_j, num_ranked)
         if found_j > best_j:
@@ -260,10 +260,10 @@ def _remove_devices(board: KernelState, first: int, second: int) -> None:
 
 @bare
 def _add_device(
-    cell: CellArrays, plans: PlanArrays, room: SearchScratch, source: int, target: int, device: int, anew: bool
+    cell: CellArrays, plans: PlanArrays, room: SearchScratch, source: int, target: int, device: int, regroups: bool
 ) -> bool:
     """The target becomes the source with one more device, with new groups for all or not; whether that is possible."""
-    if anew:
+    if regroups:
         copy(plans, source, target)
         add(cell, plans, target, device, plans.group, 0)
         return regroup(cell, plans, room, target) and plans.seat_of[target, device] != NO_INDEX

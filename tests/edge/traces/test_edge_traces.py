@@ -14,20 +14,16 @@ from hypothesis import HealthCheck, given, settings
 
 from edge.cells import instances, optioned_instances, two_devices
 from takeup.edge.model import Instance, Radio
-from takeup.edge.traces import (
+from takeup.edge.traces.files import (
+    CQI_64QAM,
     ChannelColumns,
     ChannelLog,
-    generate,
     load_instance,
-    poisson_times,
     read_channel,
-    read_times,
     save_instance,
-    with_arrivals,
     with_channel,
 )
-from takeup.edge.traces.channels import cqi_ratio
-from takeup.edge.traces.generators import modern_setting, paper_setting
+from takeup.edge.traces.generators import generate, modern_setting, paper_setting, poisson_times, with_arrivals
 from takeup.errors import BadInput, BadTrace, OutputFailed
 
 EVERY_FORMAT = pytest.mark.parametrize("suffix", ["json", "npz"])
@@ -199,7 +195,7 @@ def test_a_log_gives_ratios_over_time(tmp_path: Path) -> None:
 
     assert log.name == "drive"
     assert log.times_s.tolist() == [0.0, 1.0, 2.0, 5.0]
-    assert log.ratios.tolist() == pytest.approx([10**0.1, 10.0, cqi_ratio(9), 10**-0.3])
+    assert log.ratios.tolist() == pytest.approx([10**0.1, 10.0, CQI_64QAM[8].least_ratio, 10**-0.3])
 
 
 def test_other_names_of_columns_and_times_in_seconds_can_be_given(tmp_path: Path) -> None:
@@ -266,21 +262,6 @@ def test_poisson_arrivals_come_at_the_rate_with_exponential_gaps() -> None:
 def test_a_senseless_rate_is_refused(rate: float) -> None:
     with pytest.raises(BadInput, match="give a finite rate above zero"):
         poisson_times(np.random.default_rng(0), 3, rate)
-
-
-def test_arrivals_are_read_in_order_from_zero(tmp_path: Path) -> None:
-    path = tmp_path / "calls.csv"
-    path.write_text("time_s,who\n12.5,a\n10,b\n11,c\n", "utf-8")
-
-    assert read_times(path).tolist() == [0.0, 1.0, 2.5]
-
-
-def test_arrivals_without_rows_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "calls.csv"
-    path.write_text("time_s\n", "utf-8")
-
-    with pytest.raises(BadTrace, match="has no rows"):
-        read_times(path)
 
 
 def test_deadlines_count_from_the_arrival() -> None:

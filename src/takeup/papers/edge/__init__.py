@@ -16,10 +16,10 @@ from takeup.core.report import Cell, Check, Column, Report, Series, Source, Tabl
 from takeup.core.seeds import Streams
 from takeup.edge.model import Instance
 from takeup.edge.planning import joint_batch
-from takeup.edge.policies import find_policy
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 from takeup.papers import Findings, numbers, paper_report
+from takeup.papers.edge.baselines import COMPARED
 
 # Many instances under many policies: energies, accepted requests and savings, and tolerances for comparing means ------
 
@@ -40,7 +40,7 @@ def run_policies(instances: Sequence[Instance], policies: Sequence[str]) -> dict
 
 def _run_policy(instances: Sequence[Instance], name: str) -> PolicySample:
     rows = []
-    policy = find_policy(name)
+    policy = COMPARED[name]
     for instance in instances:
         answer = policy.allocate(instance)
         violation = violation_of_answer(instance, answer, ignores_cpu=policy.ignores_cpu)
@@ -239,9 +239,9 @@ def _greedy_loss_percent(part: Mapping[str, Any], random: np.random.Generator) -
 
 
 def _gaps_to_bound(instance: Instance) -> list[float]:
-    auto = find_policy("auto").allocate(instance)
+    auto = COMPARED["auto"].allocate(instance)
     assert auto.bound_j is not None
-    savings_j = [find_policy(name).allocate(instance).saving_j for name in RADIO_TIGHT_POLICIES]
+    savings_j = [COMPARED[name].allocate(instance).saving_j for name in RADIO_TIGHT_POLICIES]
     return [100 * (1 - saving_j / auto.bound_j) for saving_j in (*savings_j, auto.saving_j)]
 
 

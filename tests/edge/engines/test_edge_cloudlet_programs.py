@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from takeup.edge.engines.cloudlet.core import burn, calibrate, run
-from takeup.edge.engines.cloudlet.device import UploadOrder
 from takeup.edge.engines.cloudlet.engine import _order
 from takeup.edge.engines.cloudlet.links import ChildProcess, UserSpaceLinks
-from takeup.edge.engines.cloudlet.plan import CloudletJob
+from takeup.edge.engines.cloudlet.plan import CloudletJob, UploadOrder
 
 pytestmark = pytest.mark.engine
 
@@ -142,9 +141,8 @@ def test_an_order_never_sends_more_than_there_is(listener: socket.socket, share:
 # A core
 
 
-@pytest.mark.parametrize("work", ["cpu-time", "hashes"])
-def test_a_core_says_its_speed_and_when_each_task_began_and_ended(work: str) -> None:
-    core, words = started_core(work)
+def test_a_core_says_its_speed_and_when_each_task_began_and_ended() -> None:
+    core, words = started_core()
     before_s = time.monotonic()
     core.tell("0.0 0.01")
     began_s, ended_s = (float(word) for word in core.hear())
@@ -155,7 +153,7 @@ def test_a_core_says_its_speed_and_when_each_task_began_and_ended(work: str) -> 
 
 
 def test_a_core_does_not_begin_too_early() -> None:
-    core, _ = started_core("cpu-time")
+    core, _ = started_core()
     not_before_s = time.monotonic() + 0.2
     core.tell(f"{not_before_s!r} 0.0")
     began_s = float(core.hear()[0])
@@ -165,7 +163,7 @@ def test_a_core_does_not_begin_too_early() -> None:
 
 
 def test_a_core_runs_its_tasks_one_after_the_other() -> None:
-    core, _ = started_core("cpu-time")
+    core, _ = started_core()
     core.tell("0.0 0.05")
     core.tell("0.0 0.05")
     words: list[str] = []
@@ -177,7 +175,7 @@ def test_a_core_runs_its_tasks_one_after_the_other() -> None:
 
 
 def test_a_core_that_is_told_nonsense_ends_and_is_heard_no_more() -> None:
-    core, _ = started_core("cpu-time")
+    core, _ = started_core()
     core.tell("as soon as possible")
 
     assert core.hear() == []
@@ -189,7 +187,7 @@ def test_a_core_that_is_told_nonsense_ends_and_is_heard_no_more() -> None:
 def test_work_takes_the_cpu_time_it_should() -> None:
     hashes_per_s = calibrate(3)
     begin_s = time.thread_time()
-    run("cpu-time", 0.03, hashes_per_s)
+    run(0.03, hashes_per_s)
     took_s = time.thread_time() - begin_s
     burn(0)
 

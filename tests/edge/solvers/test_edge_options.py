@@ -20,10 +20,9 @@ from takeup.edge.model import Instance, Modulation, Radio
 from takeup.edge.policies import POLICIES, find_policy
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, longer_runs
 from takeup.edge.solvers.radio import assign_free_subcarriers, exchange_subcarriers
-from takeup.edge.traces.channels import CQI_64QAM, cqi_ratio, with_margin
+from takeup.edge.traces.files import CQI_64QAM
 from takeup.edge.traces.generators import radio_tight_setting
 from takeup.edge.validate import violation_of_answer
-from takeup.errors import BadInput
 
 MODULATIONS = (Modulation(1.0, 1.5), Modulation(2.0, 4.0), Modulation(4.0, 20.0))
 RADIO = Radio(bandwidth_hz=1.0, noise_w_per_hz=1.0, max_power_w=10.0, circuit_power_w=0.5, modulations=MODULATIONS)
@@ -153,20 +152,7 @@ def test_the_table_of_the_standard_rises_and_keeps_below_shannon() -> None:
     assert (np.diff(rates) > 0).all()
     assert (np.diff(ratios) > 0).all()
     assert (rates < np.log2(1 + ratios)).all()
-    assert 10 * np.log10([cqi_ratio(1), cqi_ratio(15)]) == pytest.approx([-6.7, 22.7])
-
-
-def test_a_margin_asks_for_more_power_at_the_same_rate() -> None:
-    (wide,) = with_margin((Modulation(2.0, 4.0),), 3.0)
-
-    assert wide.bits_per_hz_s == 2.0
-    assert wide.least_ratio == pytest.approx(4.0 * 10**0.3)
-
-
-@pytest.mark.parametrize("cqi", [0, 16])
-def test_an_unknown_quality_is_refused(cqi: int) -> None:
-    with pytest.raises(BadInput, match="expected 1 to 15"):
-        cqi_ratio(cqi)
+    assert 10 * np.log10(ratios[[0, -1]]) == pytest.approx([-6.7, 22.7])
 
 
 # Runs and sizes -------------------------------------------------------------------------------------------------------

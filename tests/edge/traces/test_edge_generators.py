@@ -7,8 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from takeup.edge.model import Instance
-from takeup.edge.traces import SETTINGS, generate
-from takeup.edge.traces.generators import paper_setting, radio_tight_setting
+from takeup.edge.traces.generators import SETTINGS, generate, paper_setting, radio_tight_setting
 from takeup.errors import BadInput, UnknownName
 
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from edge.cells import instances, two_devices
 from edge.plain_energy import plain_energy
 from takeup.edge.model import Instance, Reason
-from takeup.edge.policies.joint import Joint, accept, consider, grow
+from takeup.edge.policies.joint import accept, consider, grow
 from takeup.edge.solvers.bounds import relax, saving_bound
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups
-from takeup.edge.traces.generators import paper_setting, radio_tight_setting
+from takeup.edge.traces.generators import radio_tight_setting
 
 
 def plainly_given(site: SiteQuantities, limits_s: list[float]) -> dict[int, list[int]]:
@@ -105,14 +105,6 @@ def test_a_copy_of_a_plan_changes_alone() -> None:
 
     assert plan.groups == {0: [0]}
     assert plan.limits_s == {0: 3.0}
-
-
-def test_appended_tasks_run_in_the_order_of_their_savings() -> None:
-    instance = paper_setting(np.random.default_rng(4), 6)
-    allocation = Joint(order="append").allocate(instance).allocation
-    by_start = np.argsort(np.where(allocation.offloads, allocation.start_s, np.inf))[: allocation.num_accepted]
-
-    assert np.all(np.diff(instance.local_j[by_start]) < 0)
 
 
 def test_the_relaxed_problem_knows_who_fits_on_the_cpu() -> None:

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 
 from edge.cells import instances, two_devices
 from takeup.edge.model import Instance, Reason
-from takeup.edge.policies import find_policy
-from takeup.edge.policies.car_p import _admit, _orders
-from takeup.edge.policies.jtora import Jtora, _changes
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
-from takeup.edge.traces.generators import radio_tight_setting
+from takeup.edge.traces.generators import paper_setting, radio_tight_setting
+from takeup.edge.validate import violation_of_answer
+from takeup.papers.edge.baselines import COMPARED, Jtora, _admit, _changes, _orders
 
 
 def narrow(**changes: object) -> Instance:
@@ -23,7 +22,7 @@ def narrow(**changes: object) -> Instance:
 
 
 def test_the_largest_saving_is_admitted_first() -> None:
-    answer = find_policy("car_p").allocate(narrow())
+    answer = COMPARED["car_p"].allocate(narrow())
 
     assert answer.reasons.tolist() == [Reason.OFFLOADS, Reason.CROWDED_OUT]
 
@@ -49,7 +48,7 @@ def test_the_second_order_goes_by_the_rate_that_is_needed() -> None:
 def test_the_better_of_both_orders_is_the_answer(instance: Instance) -> None:
     site = SiteQuantities(instance)
     plans = [_admit(site, order) for order in _orders(site, site.promising())]
-    answer = find_policy("car_p").allocate(instance)
+    answer = COMPARED["car_p"].allocate(instance)
 
     assert answer.worth_j == pytest.approx(max(plan.worth_j() for plan in plans), rel=1e-9, abs=1e-12)
 
@@ -67,7 +66,7 @@ def test_an_exchange_replaces_a_device_that_is_worth_less() -> None:
 @settings(max_examples=20, deadline=None)
 def test_a_change_is_worth_what_it_says(instance: Instance) -> None:
     site = SiteQuantities(instance)
-    answer = find_policy("joint_append").allocate(instance).allocation
+    answer = COMPARED["joint_append"].allocate(instance).allocation
     devices = np.flatnonzero(answer.offloads).tolist()
     groups = {device: answer.group(device).tolist() for device in devices}
     plan = PartialPlan(site, groups, {device: float(answer.start_s[device]) for device in devices})
@@ -91,7 +90,21 @@ def test_baselines_lie_between_separate_allocations_and_the_search() -> None:
     cells = [radio_tight_setting(np.random.default_rng([5, seed]), 12, 8) for seed in range(4)]
 
     def saving_j(name: str) -> float:
-        return sum(find_policy(name).allocate(cell).saving_j for cell in cells)
+        return sum(COMPARED[name].allocate(cell).saving_j for cell in cells)
 
     for name in ("car_p", "jtora", "gma"):
         assert saving_j("radio_first") < saving_j(name) <= saving_j("joint_plus") * (1 + 1e-9)
+
+
+def test_appended_tasks_run_in_the_order_of_their_savings() -> None:
+    instance = paper_setting(np.random.default_rng(4), 6)
+    allocation = COMPARED["joint_append"].allocate(instance).allocation
+    by_start = np.argsort(np.where(allocation.offloads, allocation.start_s, np.inf))[: allocation.num_accepted]
+
+    assert np.all(np.diff(instance.local_j[by_start]) < 0)
+
+
+@pytest.mark.parametrize("name", ["joint_append", "car_p", "jtora"])
+def test_plans_keep_every_constraint(name: str) -> None:
+    for instance in (paper_setting(np.random.default_rng(2), 9), radio_tight_setting(np.random.default_rng(2), 14)):
+        assert violation_of_answer(instance, COMPARED[name].allocate(instance)) is None
