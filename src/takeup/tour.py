@@ -99,7 +99,7 @@ STOPS = (
         {
             "domain": "serving",
             "verb": "compare",
-            "designs": ["diffusers", "static", "nirvana", "katz", "takeup"],
+            "designs": ["diffusers", "static", "nirvana", "swiftdiffusion", "takeup"],
             "rates_per_s": [0.25, 0.5, 1.0],
             "num_requests": 600,
         },

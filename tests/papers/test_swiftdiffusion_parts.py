@@ -132,7 +132,7 @@ def test_adding_add_ons_never_makes_an_image_faster() -> None:
 
 def test_gpus_as_needed_are_never_more_than_all_of_them() -> None:
     scenario = ServingScenario(verb="simulate")
-    light, full = (serve([Arrival(0, 0.0, 50, num_controls=number)], "katz", scenario) for number in (0, 3))
+    light, full = (serve([Arrival(0, 0.0, 50, num_controls=number)], "swiftdiffusion", scenario) for number in (0, 3))
 
     assert designs._images_per_used_gpu_minute(full) == pytest.approx(full.images_per_gpu_minute)
     assert designs._images_per_used_gpu_minute(light) == pytest.approx(4 * light.images_per_gpu_minute)

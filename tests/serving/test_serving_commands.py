@@ -36,12 +36,12 @@ def test_designs_are_compared_on_the_same_requests(run: Run) -> None:
     assert all(row["done"] == 100.0 for row in feels.values())
     assert float(str(feels["takeup"]["p95"])) < float(str(feels["diffusers"]["p95"]))
     does = rows_by_design(report, 1)
-    assert float(str(does["takeup"]["images"])) > float(str(does["katz"]["images"]))
+    assert float(str(does["takeup"]["images"])) > float(str(does["swiftdiffusion"]["images"]))
     assert float(str(does["takeup"]["loads"])) < float(str(does["diffusers"]["loads"]))
 
 
 def test_a_report_is_run_again_with_the_same_numbers(run: Run) -> None:
-    run("serving", "simulate", "katz", "--gpus", 16, "--out", "first", *SMALL)
+    run("serving", "simulate", "swiftdiffusion", "--gpus", 16, "--out", "first", *SMALL)
     again = run("run-again", "first/report.json")
 
     assert again.code == 0
@@ -95,7 +95,7 @@ def test_the_trace_is_read_from_its_two_files(run: Run, tmp_path: Path) -> None:
     ("options", "words"),
     [
         (("simulate", "takeupp"), ("did you mean 'takeup'",)),
-        (("simulate", "takeup,katz"), ("several designs", "compare")),
+        (("simulate", "takeup,swiftdiffusion"), ("several designs", "compare")),
         (("simulate", "--rate", "1,2"), ("several rates", "compare")),
         (("simulate", "--eviction", "lercc"), ("did you mean 'lerc'",)),
         (("simulate", "--route", "affinty"), ("did you mean 'affinity'",)),
@@ -103,7 +103,7 @@ def test_the_trace_is_read_from_its_two_files(run: Run, tmp_path: Path) -> None:
         (("simulate", "--workload", "gentd26"), ("needs both 'trace' and 'loras'",)),
         (("simulate", "--trace", "x.csv"), ("needs both 'trace' and 'loras'",)),
         (("simulate", "--rate", "0"), ("all above zero",)),
-        (("simulate", "katz", "--gpus", 4), ("needs 8 GPUs, found 4",)),
+        (("simulate", "swiftdiffusion", "--gpus", 4), ("needs 8 GPUs, found 4",)),
         (("simulate", "--costs", "none.toml"), ("cannot read costs none.toml",)),
         (("simulate", "--cache", 0), ("cache",)),
         (("compare", ""), ("design",)),
@@ -131,7 +131,7 @@ def test_only_designs_on_one_gpu_take_measured_costs(tmp_path: Path) -> None:
     path = tmp_path / "costs.toml"
     path.write_text("step = [[2, 1.0]]\ncontrol = [[2, 0.5]]\n")
 
-    assert design_of("katz", costs=str(path)) == DESIGNS["katz"]
+    assert design_of("swiftdiffusion", costs=str(path)) == DESIGNS["swiftdiffusion"]
     assert design_of("static", costs=str(path)).control is not None
     assert design_of("static", max_running=3).max_running == 3
     assert design_of("diffusers", max_running=3).max_running == 1

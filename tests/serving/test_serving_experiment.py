@@ -25,7 +25,11 @@ def latencies(arrivals: list[Arrival], name: str, made: ServingScenario) -> list
 
 def test_a_scenario_survives_a_file(tmp_path: Path) -> None:
     made = scenario(
-        designs=("katz", "takeup"), rates_per_s=(0.5, 2.0), deadline_s=30.0, in_time=True, order="shared_loads"
+        designs=("swiftdiffusion", "takeup"),
+        rates_per_s=(0.5, 2.0),
+        deadline_s=30.0,
+        in_time=True,
+        order="shared_loads",
     )
     path = tmp_path / "scenario.toml"
     path.write_text(to_toml(made))
@@ -37,7 +41,7 @@ def test_a_scenario_survives_a_file(tmp_path: Path) -> None:
     ("wrong", "sentence"),
     [
         ({"designs": ()}, "at least one design"),
-        ({"designs": ("katzz",)}, "did you mean 'katz'"),
+        ({"designs": ("swiftdiffusionn",)}, "did you mean 'swiftdiffusion'"),
         ({"eviction": "lrru"}, "did you mean 'lru'"),
         ({"rates_per_s": ()}, "at least one rate"),
         ({"rates_per_s": (1.0, float("inf"))}, "all above zero"),
@@ -121,12 +125,12 @@ def test_a_run_is_a_row_for_every_design_and_rate_and_can_be_run_again() -> None
 
 
 def test_published_designs_cost_what_was_published() -> None:
-    stock, katz, ours = (design_of(name) for name in ("diffusers", "katz", "takeup"))
+    stock, swiftdiffusion, ours = (design_of(name) for name in ("diffusers", "swiftdiffusion", "takeup"))
 
     assert 50 * stock.step(2) == pytest.approx(2.88)
     assert stock.control is not None
     assert 50 * (stock.step(2) + stock.control(2)) + stock.switch_s == pytest.approx(4.54)
-    assert 50 * katz.step(2) == pytest.approx(1.71)
+    assert 50 * swiftdiffusion.step(2) == pytest.approx(1.71)
     assert stock.step(8) == pytest.approx(4 * stock.step(2))  # twice the rows, twice the time
     assert ours.step == stock.step
     assert ours.control == stock.control

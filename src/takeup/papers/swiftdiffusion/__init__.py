@@ -21,12 +21,13 @@ from takeup.papers.swiftdiffusion.trace import caches, counts, locality, popular
 
 NOTES = (
     "the trace of the paper is not used: figures were read off the vector graphics of its artefact, and requests drawn",
-    "seconds of images are means of the artefact's logs; all but katz carry its additions: 0.28 s for each ControlNet, "
-    "0.35 s for the look-up of nirvana",
-    "for each GPU, katz makes no more images than diffusers in five of seven settings; its factor of 1.7 is 0C/1L only",
+    "seconds of images are means of the artefact's logs; all but swiftdiffusion carry its additions: 0.28 s for each "
+    "ControlNet, 0.35 s for the look-up of nirvana",
+    "for each GPU, swiftdiffusion makes no more images than diffusers in five of seven settings; its factor of 1.7 is "
+    "0C/1L only",
     "the artefact sums LoRAs factor by factor and patches text encoders after the prompt was encoded; both are wrong",
     "the paper has no queue: rates, routing and admission are ours, with its seconds of steps and loads; in the queue "
-    "katz has eight GPUs for every request, as its artefact is wired",
+    "swiftdiffusion has eight GPUs for every request, as its artefact is wired",
 )
 
 

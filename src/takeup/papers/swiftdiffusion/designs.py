@@ -169,7 +169,7 @@ def _rounded(values: Floats, name: str) -> Floats:
 
 # Whole systems: seconds per image and images per GPU-minute, without and with a queue; and cache loads ----------------
 
-SIMULATED = ("diffusers", "nirvana", "katz", "takeup")
+SIMULATED = ("diffusers", "nirvana", "swiftdiffusion", "takeup")
 LOAD_S = 0.5  # load time of a LoRA of 400 MiB, when two take a second
 
 
@@ -188,7 +188,7 @@ def queued_requests(expected: Numbers) -> Findings:
     setting, bar = expected["setting"], expected["queue_bar"]
     scenario = ServingScenario(
         verb="compare",
-        designs=("diffusers", "static", "nirvana", "katz", "takeup"),
+        designs=("diffusers", "static", "nirvana", "swiftdiffusion", "takeup"),
         rates_per_s=tuple(setting["rates_per_s"]),
         num_requests=setting["num_requests"],
         num_gpus=setting["num_gpus"],
@@ -200,16 +200,23 @@ def queued_requests(expected: Numbers) -> Findings:
         points += [RatePoint(rate_per_s, serve(arrivals, name, scenario)) for name in scenario.designs]
     report = queue_report(points, "", {}, setting["seed"])
     last = {point.outcome.design: point.outcome for point in points[-len(scenario.designs) :]}
-    ours, katz = last["takeup"].images_per_gpu_minute, last["katz"].images_per_gpu_minute
+    ours, swiftdiffusion = last["takeup"].images_per_gpu_minute, last["swiftdiffusion"].images_per_gpu_minute
     checks = (
-        Check.at_least("images for a GPU-minute, takeup to katz", ours / katz, bar["per_gpu"], unit="x"),
         Check.at_least(
-            "the same, if katz took no more GPUs than a request needs",
-            ours / _images_per_used_gpu_minute(last["katz"]),
+            "images for a GPU-minute, takeup to swiftdiffusion", ours / swiftdiffusion, bar["per_gpu"], unit="x"
+        ),
+        Check.at_least(
+            "the same, if swiftdiffusion took no more GPUs than a request needs",
+            ours / _images_per_used_gpu_minute(last["swiftdiffusion"]),
             bar["per_gpu_as_needed"],
             unit="x",
         ),
-        Check.at_most("p95 in a queue, takeup to katz", _p95(last["takeup"]) / _p95(last["katz"]), 1.0, unit="x"),
+        Check.at_most(
+            "p95 in a queue, takeup to swiftdiffusion",
+            _p95(last["takeup"]) / _p95(last["swiftdiffusion"]),
+            1.0,
+            unit="x",
+        ),
     )
     return Findings(checks, report.tables, report.series)
 
@@ -250,7 +257,7 @@ def _one_request(part: Numbers, place: int, name: str) -> QueueOutcome:
 
 def _num_gpus(name: str, num_controls: int) -> int:
     """Two for the branches, and two per ControlNet; the other designs need one."""
-    return 2 + 2 * num_controls if name == "katz" else 1
+    return 2 + 2 * num_controls if name == "swiftdiffusion" else 1
 
 
 def _single_request_checks(part: Numbers, place: int, outcomes: list[QueueOutcome]) -> list[Check]:
@@ -260,12 +267,12 @@ def _single_request_checks(part: Numbers, place: int, outcomes: list[QueueOutcom
         tolerance = part["tolerance_share"] * theirs
         name = f"{setting}: seconds of {outcome.design}"
         checks.append(Check.near(name, _seconds(outcome), theirs, tolerance, unit="s", source="measured"))
-    katz_s, stock_s = part["katz"][place], part["diffusers"][place]
-    gpus = _num_gpus("katz", part["num_controls"][place])
+    katz_s, stock_s = part["swiftdiffusion"][place], part["diffusers"][place]
+    gpus = _num_gpus("swiftdiffusion", part["num_controls"][place])
     for name, ours, theirs in (
-        ("speed-up of katz", stock_s / katz_s, part["speedup"][place]),
+        ("speed-up of swiftdiffusion", stock_s / katz_s, part["speedup"][place]),
         ("diffusers for a GPU-minute", 60 / stock_s, part["diffusers_per_gpu_minute"][place]),
-        ("katz for a GPU-minute", 60 / katz_s / gpus, part["katz_per_gpu_minute"][place]),
+        ("swiftdiffusion for a GPU-minute", 60 / katz_s / gpus, part["katz_per_gpu_minute"][place]),
     ):
         checks.append(Check.near(f"{setting}: {name}", ours, theirs, part["tolerance"], source="measured"))
     return checks
@@ -276,7 +283,7 @@ def _seconds(outcome: QueueOutcome) -> float:
 
 
 def _seconds_table(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Table:
-    theirs = ("diffusers", "nirvana", "distrifusion", "katz")
+    theirs = ("diffusers", "nirvana", "distrifusion", "swiftdiffusion")
     columns = (
         Column("setting"),
         *(Column(f"{name}, logs", "s", 2) for name in theirs),
@@ -293,20 +300,22 @@ def _seconds_table(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Table:
 def _per_gpu_table(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Table:
     rows = []
     for place, setting in enumerate(part["settings"]):
-        gpus = _num_gpus("katz", part["num_controls"][place])
-        logs = (60 / part["diffusers"][place], 60 / part["katz"][place] / gpus)
+        gpus = _num_gpus("swiftdiffusion", part["num_controls"][place])
+        logs = (60 / part["diffusers"][place], 60 / part["swiftdiffusion"][place] / gpus)
         ours = 60 / _seconds(outcomes[place][-1])
         rows.append((setting, gpus, *logs, logs[1] / logs[0], ours, ours / logs[1]))
     columns = (
         Column("setting"),
-        Column("GPUs of katz"),
+        Column("GPUs of swiftdiffusion"),
         Column("diffusers, logs", "1/GPU-minute", 1),
-        Column("katz, logs", "1/GPU-minute", 1),
-        Column("katz to diffusers", "x", 2),
+        Column("swiftdiffusion, logs", "1/GPU-minute", 1),
+        Column("swiftdiffusion to diffusers", "x", 2),
         Column("takeup, simulated", "1/GPU-minute", 1),
-        Column("takeup to katz", "x", 2),
+        Column("takeup to swiftdiffusion", "x", 2),
     )
-    return Table("Images for a GPU-minute", columns, tuple(rows), "GPUs of katz: two, and two for every ControlNet")
+    return Table(
+        "Images for a GPU-minute", columns, tuple(rows), "GPUs of swiftdiffusion: two, and two for every ControlNet"
+    )
 
 
 def _chart(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Series:
@@ -319,7 +328,9 @@ def _chart(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Series:
 
 def _images_per_used_gpu_minute(outcome: QueueOutcome) -> float:
     """Images per GPU-minute if every request used only the GPUs for its ControlNets."""
-    gpu_s = sum((one.end_s - one.start_s) * _num_gpus("katz", one.arrival.num_controls) for one in outcome.done)
+    gpu_s = sum(
+        (one.end_s - one.start_s) * _num_gpus("swiftdiffusion", one.arrival.num_controls) for one in outcome.done
+    )
     return 60 * len(outcome.done) / gpu_s
 
 

@@ -85,7 +85,7 @@ def simulate(design: str, rate: str, as_json: bool, out: Path | None, quiet: boo
 
 
 @click.command()
-@click.argument("designs", default="diffusers,static,nirvana,katz,takeup")
+@click.argument("designs", default="diffusers,static,nirvana,swiftdiffusion,takeup")
 @click.option("--rates", default="0.25,0.5,1.0", show_default=True, help="Requests a second, separated by commas.")
 @queue_options
 @output_options
@@ -220,5 +220,5 @@ class _Verbs(click.Group):
 def serving() -> None:
     """Serve diffusion models where each request brings its own LoRAs and ControlNets.
 
-    Designs: diffusers static nirvana katz takeup. `takeup serve` starts a real server.
+    Designs: diffusers static nirvana swiftdiffusion takeup. `takeup serve` starts a real server.
     """

@@ -4,11 +4,11 @@
 artefact. There twice as many rows take twice as long on every GPU, so batching alone gains nothing. `takeup` has the
 same call times as `diffusers` here: all its gains come from batching, cache-aware routing and overlapped LoRA loads.
 
-    diffusers   one request at a time; LoRAs are loaded and fused before the first step, ControlNets run one by one
-    static      the same, with static batching of requests with identical settings and add-ons
-    nirvana     the same as diffusers; a fifth of the steps is replaced by a cached image, looked up in 0.35 s
-    katz        eight GPUs per request: guidance branches and ControlNets in parallel, LoRAs loaded while denoising
-    takeup      continuous batching, unmerged LoRAs (sidecar) loaded while denoising, cache-affinity routing
+    diffusers       one request at a time; LoRAs are loaded and fused before the first step, ControlNets run one by one
+    static          the same, with static batching of requests with identical settings and add-ons
+    nirvana         as diffusers; a fifth of the steps is replaced by a cached image, looked up in 0.35 s
+    swiftdiffusion  eight GPUs per request: guidance branches and ControlNets in parallel, LoRAs load while denoising
+    takeup          continuous batching, unmerged LoRAs (sidecar) load while denoising, cache-affinity routing
 """
 
 import tomllib
@@ -89,8 +89,8 @@ DESIGNS: dict[str, Design] = {
     "diffusers": STOCK,
     "static": replace(STOCK, name="static", max_running=8, joins="empty"),
     "nirvana": replace(STOCK, name="nirvana", skipped_share=0.2, around_s=0.35),
-    "katz": Design(
-        "katz",
+    "swiftdiffusion": Design(
+        "swiftdiffusion",
         RowCosts(((2, 1.71 / NUM_STEPS),)),
         gpus_per_instance=8,
         parallel_loads=True,
