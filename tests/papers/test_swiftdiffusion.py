@@ -77,7 +77,7 @@ def test_a_request_alone_costs_what_the_first_equation_says(report: Report) -> N
 
 
 def test_a_queue_turns_the_order_of_designs_around(report: Report) -> None:
-    felt = rows(report, "What requests feel", by=2)
+    felt = rows(report, "Latency of requests", by=2)
     slow, fast = EXPECTED["setting"]["rates_per_s"]
 
     assert felt[(slow, "swiftdiffusion")][2] < felt[(slow, "takeup")][2]  # alone, eight GPUs are faster than one

@@ -23,7 +23,7 @@ def test_one_design_is_simulated_and_drawn(run: Run, tmp_path: Path) -> None:
     outcome = run("serving", "simulate", "takeup", *SMALL)
 
     assert outcome.code == 0
-    assert "What requests feel" in outcome.out
+    assert "Latency of requests" in outcome.out
     assert (tmp_path / "takeup-out" / "latency.png").stat().st_size > 1000
 
 
@@ -42,7 +42,7 @@ def test_designs_are_compared_on_the_same_requests(run: Run) -> None:
 
 def test_a_report_is_run_again_with_the_same_numbers(run: Run) -> None:
     run("serving", "simulate", "swiftdiffusion", "--gpus", 16, "--out", "first", *SMALL)
-    again = run("run-again", "first/report.json")
+    again = run("rerun", "first/report.json")
 
     assert again.code == 0
     assert "the same numbers" in again.err
@@ -53,7 +53,7 @@ def test_a_scenario_file_does_as_well(run: Run, tmp_path: Path) -> None:
         'domain = "serving"\nverb = "simulate"\nworkload = "poisson"\nnum_requests = 40\nrates_per_s = [0.2]\n'
     )
 
-    assert rows_of(run("run-again", "x.toml", "--json", "--quiet"))[0]["done"] == 100.0
+    assert rows_of(run("rerun", "x.toml", "--json", "--quiet"))[0]["done"] == 100.0
 
 
 def test_limits_and_deadlines_refuse_and_end_requests(run: Run) -> None:

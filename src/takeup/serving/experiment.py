@@ -55,10 +55,10 @@ WORK_COLUMNS = (
     Column("complete", "%", digits=1),
     Column("most waiting"),
 )
-NOTE = "latency of images that were made; queueing: until the first step; done: neither refused nor expired"
+NOTE = "latency of finished images; queueing: until the first step; done: neither refused nor expired"
 WORK_NOTE = (
-    "images: for a GPU-minute in which the GPU was taken; rows: of a call, on average; loads: LoRAs that were not in "
-    "memory; complete: requests that had to load none"
+    "images: per GPU-minute of allocated GPUs; rows: mean per call; loads: LoRAs that were not in memory; "
+    "complete: requests that had to load none"
 )
 
 
@@ -73,8 +73,8 @@ class RatePoint:
 def queue_report(points: Sequence[RatePoint], title: str, scenario: Mapping[str, object], seed: int) -> Report:
     """Tables of request latency and GPU utilisation, and a chart of latency by arrival rate."""
     tables = (
-        Table("What requests feel", LATENCY_COLUMNS, tuple(map(_latency_row, points)), NOTE),
-        Table("What GPUs do", WORK_COLUMNS, tuple(map(_work_row, points)), WORK_NOTE),
+        Table("Latency of requests", LATENCY_COLUMNS, tuple(map(_latency_row, points)), NOTE),
+        Table("GPU utilisation", WORK_COLUMNS, tuple(map(_work_row, points)), WORK_NOTE),
     )
     return Report(title, "serving", scenario, seed, tables, _charts(points))
 

@@ -25,25 +25,32 @@ CHARTS = Path("takeup-out")
 
 # Options by their names, the last one shown first.
 QUEUE_OPTIONS: dict[str, dict[str, Any]] = {
-    "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
-    "--in-time": {"is_flag": True, "help": "Refuse requests that are not expected to make their deadline."},
-    "--deadline-s": {"type": float, "help": "Seconds after which nobody waits for an image any more."},
-    "--max-waiting": {"type": int, "help": "Refuse requests when so many wait at an instance; no limit if absent."},
-    "--max-running": {"type": int, "help": "Requests in one step loop or batch; what the design has if absent."},
-    "--max-rows": {"default": 16, "show_default": True, "help": "Rows of a call at most."},
-    "--patience": {"default": 64, "show_default": True, "help": "How often a waiting request may be overtaken."},
-    "--order": {"default": "in_order", "show_default": True, "help": "in_order, fewest_loads or shared_loads."},
-    "--route": {"default": "affinity", "show_default": True, "help": "Where requests go: affinity or least_busy."},
-    "--eviction": {"default": "lerc", "show_default": True, "help": "What leaves: lru, lfu, gdsf, lerc or next."},
-    "--host-load-s": {"default": 0.01, "show_default": True, "help": "Seconds of a LoRA from host to device."},
-    "--host-cache": {"default": 0, "show_default": True, "help": "LoRAs that the host of an instance keeps."},
-    "--cache": {"default": 10, "show_default": True, "help": "LoRAs that the device of an instance keeps."},
-    "--costs": {"help": "A .toml file with measured seconds of steps by rows; those of one H800 if absent."},
-    "--loads": {"default": "bandwidth", "show_default": True, "help": "Seconds of loads: bandwidth or gentd26."},
-    "--gpus num_gpus": {"default": 8, "show_default": True, "help": "GPUs of all instances together."},
-    "--steps num_steps": {"default": 50, "show_default": True, "help": "Steps of an image that is drawn."},
-    "--requests num_requests": {"default": 2000, "show_default": True, "help": "Requests to serve."},
-    "--loras": {"help": "data_trace_processed of GenTD26, as CSV or in its archive."},
+    "--seed": {"default": 1, "show_default": True, "help": "Seed of the random requests."},
+    "--in-time": {"is_flag": True, "help": "Refuse requests that are expected to miss their deadline."},
+    "--deadline-s": {"type": float, "help": "Deadline of every request, in seconds; none if absent."},
+    "--max-waiting": {
+        "type": int,
+        "help": "Requests that may wait at an instance; others are refused. No limit if absent.",
+    },
+    "--max-running": {"type": int, "help": "Requests in one step loop or batch; default of the design if absent."},
+    "--max-rows": {"default": 16, "show_default": True, "help": "Maximum rows of a network call."},
+    "--patience": {"default": 64, "show_default": True, "help": "Maximum times that a waiting request is overtaken."},
+    "--order": {
+        "default": "in_order",
+        "show_default": True,
+        "help": "Queue order: in_order, fewest_loads or shared_loads.",
+    },
+    "--route": {"default": "affinity", "show_default": True, "help": "Routing: affinity or least_busy."},
+    "--eviction": {"default": "lerc", "show_default": True, "help": "Eviction policy: lru, lfu, gdsf, lerc or next."},
+    "--host-load-s": {"default": 0.01, "show_default": True, "help": "Seconds to copy a LoRA from host to device."},
+    "--host-cache": {"default": 0, "show_default": True, "help": "LoRAs cached in the host memory of an instance."},
+    "--cache": {"default": 10, "show_default": True, "help": "LoRAs cached in the device memory of an instance."},
+    "--costs": {"help": "A .toml file with measured seconds per step by rows; those of one H800 if absent."},
+    "--loads": {"default": "bandwidth", "show_default": True, "help": "Load times of LoRAs: bandwidth or gentd26."},
+    "--gpus num_gpus": {"default": 8, "show_default": True, "help": "GPUs of all instances in total."},
+    "--steps num_steps": {"default": 50, "show_default": True, "help": "Steps of a generated request."},
+    "--requests num_requests": {"default": 2000, "show_default": True, "help": "Number of requests."},
+    "--loras": {"help": "data_trace_processed of GenTD26: the CSV file or the archive."},
     "--trace": {"help": "lora_request_trace.csv of GenTD26."},
     "--workload": {"default": "retail", "show_default": True, "help": "retail, poisson or gentd26."},
 }
@@ -67,7 +74,7 @@ def report_of(verb: str, designs: str, rates: str, *, quiet: bool, **settings: A
 
 @click.command()
 @click.argument("design", default="takeup")
-@click.option("--rate", default="1.0", show_default=True, help="Requests a second.")
+@click.option("--rate", default="1.0", show_default=True, help="Requests per second.")
 @queue_options
 @output_options
 def simulate(design: str, rate: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
@@ -77,7 +84,7 @@ def simulate(design: str, rate: str, as_json: bool, out: Path | None, quiet: boo
     """
     for value, what in ((design, "designs"), (rate, "rates")):
         if "," in value:
-            raise BadInput(f"{value!r} are several {what}; `simulate` takes one, `compare` takes a list")
+            raise BadInput(f"{value!r} has several {what}; `simulate` takes one, `compare` takes a list")
     show(report_of("simulate", design, rate, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
@@ -86,7 +93,7 @@ def simulate(design: str, rate: str, as_json: bool, out: Path | None, quiet: boo
 
 @click.command()
 @click.argument("designs", default="diffusers,static,nirvana,swiftdiffusion,takeup")
-@click.option("--rates", default="0.25,0.5,1.0", show_default=True, help="Requests a second, separated by commas.")
+@click.option("--rates", default="0.25,0.5,1.0", show_default=True, help="Requests per second, separated by commas.")
 @queue_options
 @output_options
 def compare(designs: str, rates: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
@@ -103,14 +110,14 @@ def compare(designs: str, rates: str, as_json: bool, out: Path | None, quiet: bo
 @click.argument("prompt")
 @click.option("--model", default="takeup/tiny-sdxl", show_default=True, help="A folder, a hub id, or takeup/tiny-...")
 @click.option("--out", default="edited.png", show_default=True, type=click.Path(path_type=Path), help="The new image.")
-@click.option("--steps", "num_steps", default=20, show_default=True, help="Steps of an image.")
-@click.option("--guidance", default=5.0, show_default=True, help="How much the prompt counts.")
-@click.option("--seed", default=0, show_default=True, help="Of the noise inside the mask.")
-@click.option("--strength", default=1.0, show_default=True, help="Share of the steps that are made, above 0.")
-@click.option("--templates", type=click.Path(path_type=Path), help="A folder that keeps templates for the next edit.")
-@click.option("--max-error", type=float, help="Steps are made whole where a template is more stale than this.")
-@click.option("--budget", default=0.0, show_default=True, help="Relative error that packing of templates may cause.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("--steps", "num_steps", default=20, show_default=True, help="Denoising steps.")
+@click.option("--guidance", default=5.0, show_default=True, help="Guidance scale.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the noise inside the mask.")
+@click.option("--strength", default=1.0, show_default=True, help="Share of the steps that are run, above 0.")
+@click.option("--templates", type=click.Path(path_type=Path), help="A folder that stores templates for later edits.")
+@click.option("--max-error", type=float, help="Compute all tokens in steps where the template is staler than this.")
+@click.option("--budget", default=0.0, show_default=True, help="Maximum relative error of compressed templates.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def edit(image: str, mask: str, prompt: str, model: str, out: Path, as_json: bool, **settings: Any) -> None:
     """Change IMAGE where MASK is white, following PROMPT. Every other pixel stays bit-identical.
 
@@ -134,7 +141,7 @@ def edit(image: str, mask: str, prompt: str, model: str, out: Path, as_json: boo
 
 
 def _sentence(out: Path, template: str | None, report: EditReport) -> str:
-    stale = "" if report.stale_error is None else f", the rest is stale by {report.stale_error:.2g}"
+    stale = "" if report.stale_error is None else f", staleness of the rest {report.stale_error:.2g}"
     again = "" if template is None else f"; its template is {template}"
     shares = f"{report.computed_share:.0%} of the tokens were computed, {report.mask_share:.0%} are masked"
     return f"{out}: {shares}{stale}{again}"
@@ -148,16 +155,20 @@ PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 @click.command()
 @click.argument("model", default="takeup/tiny-sdxl")
 @click.option("--accelerate", default="recorded", show_default=True, help="recorded, eight, bfloat16, late or reused.")
-@click.option("--prompt", "prompts", multiple=True, help="What to draw; give it several times. Two of ours if absent.")
-@click.option("--images", default=2, show_default=True, help="Seeds for every prompt.")
+@click.option("--prompt", "prompts", multiple=True, help="Prompt; repeatable. Two built-in ones if absent.")
+@click.option("--images", default=2, show_default=True, help="Seeds per prompt.")
 @click.option("--seed", default=0, show_default=True, help="The first seed.")
-@click.option("--steps", "num_steps", default=20, show_default=True, help="Steps of an image.")
-@click.option("--size", "size_px", type=int, help="Width and height in pixels; what the model was made for if absent.")
-@click.option("--lora", type=click.Path(path_type=Path), help="A LoRA (.safetensors) in every image.")
-@click.option("--late-steps", default=5, show_default=True, help="For late: so many steps pass without the LoRA.")
-@click.option("--control-change", default=0.05, show_default=True, help="For reused: ControlNets may be off by this.")
-@click.option("--least-cosine", default=0.99, show_default=True, help="Exit code 1 if latents are less alike.")
-@click.option("--least-ssim", default=0.9, show_default=True, help="Exit code 1 if images are less alike.")
+@click.option("--steps", "num_steps", default=20, show_default=True, help="Denoising steps.")
+@click.option("--size", "size_px", type=int, help="Width and height in pixels; default of the model if absent.")
+@click.option("--lora", type=click.Path(path_type=Path), help="A LoRA (.safetensors) for all images.")
+@click.option("--late-steps", default=5, show_default=True, help="For late: number of steps without the LoRA.")
+@click.option(
+    "--control-change", default=0.05, show_default=True, help="For reused: maximum predicted change of residuals."
+)
+@click.option(
+    "--least-cosine", default=0.99, show_default=True, help="Exit code 1 if the cosine of the latents is lower."
+)
+@click.option("--least-ssim", default=0.9, show_default=True, help="Exit code 1 if the SSIM of the images is lower.")
 @output_options
 @click.pass_context
 def quality(ctx: click.Context, /, model: str, as_json: bool, out: Path | None, quiet: bool, **settings: Any) -> None:
@@ -175,7 +186,7 @@ def quality(ctx: click.Context, /, model: str, as_json: bool, out: Path | None, 
     )
     requests = _requests(**settings)
     if not quiet:
-        say(f"{len(requests)} images, twice each")
+        say(f"{len(requests)} images, each generated twice")
     bars = QualityThresholds(settings["least_cosine"], settings["least_ssim"])
     report = quality_report(f"{name} ({model})", compare_images(*makers, requests), bars)
     show(report, as_json=as_json, out=out)
@@ -195,10 +206,10 @@ def _requests(
 # The group `takeup serving` -------------------------------------------------------------------------------------------
 
 VERBS: dict[str, tuple[click.Command, str]] = {
-    "simulate": (simulate, "One design serves a queue in virtual time."),
-    "compare": (compare, "Several designs on the same requests, at several rates."),
-    "edit": (edit, "Change the masked part of an image."),
-    "quality": (quality, "Accelerated images beside lossless ones."),
+    "simulate": (simulate, "Simulate one serving design on a queue, in virtual time."),
+    "compare": (compare, "Compare designs on the same requests, at several rates."),
+    "edit": (edit, "Change the masked part of an image; the rest stays bit-identical."),
+    "quality": (quality, "Compare accelerated images with lossless ones."),
 }
 
 

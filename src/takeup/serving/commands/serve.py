@@ -33,14 +33,19 @@ NEEDED = {
 @click.command()
 @click.argument("model")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than this need keys."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; a non-loopback address requires --keys.",
 )
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--device", default="auto", show_default=True, help="Where to compute: cpu, cuda, cuda:1 ...")
+@click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
+)
+@click.option("--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1 ...")
 @click.option("--keys", type=click.Path(path_type=Path), help="File with a line `tenant:key` for each key.")
 @click.option("--adapters", type=click.Path(path_type=Path), help="Folder of LoRAs that every tenant may use.")
 @click.option(
-    "--uploads", type=click.Path(path_type=Path), help="Folder that keeps uploaded LoRAs; else they go at the end."
+    "--uploads", type=click.Path(path_type=Path), help="Folder for uploaded LoRAs; deleted at exit if absent."
 )
 @click.option(
     "--controlnet", "controlnets", multiple=True, help="A ControlNet as NAME=FOLDER or NAME=OWNER/ID; repeat."
@@ -50,59 +55,80 @@ NEEDED = {
     default=0.0,
     show_default=True,
     type=click.FloatRange(0, 1, max_open=True),
-    help="Use what ControlNets said again while it should change by less; 0 asks in every step.",
-)
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes that have the model.")
-@click.option("--ray", "on_ray", is_flag=True, help="Let Ray Serve run the workers, here or on a cluster.")
-@click.option(
-    "--max-running", default=16, show_default=True, type=click.IntRange(1), help="Images made at a time, per worker."
+    help="Reuse ControlNet residuals while their predicted change is below this; 0 computes every step.",
 )
 @click.option(
-    "--max-waiting", default=256, show_default=True, type=click.IntRange(0), help="Images that wait; more get 429."
+    "--workers", default=1, show_default=True, type=click.IntRange(1), help="Worker processes, each with the model."
+)
+@click.option("--ray", "on_ray", is_flag=True, help="Run the workers with Ray Serve, here or on a cluster.")
+@click.option(
+    "--max-running", default=16, show_default=True, type=click.IntRange(1), help="Images in the step loop of a worker."
 )
 @click.option(
-    "--max-rows", default=16, show_default=True, type=click.IntRange(2), help="Rows that share a network call."
-)
-@click.option("--cache", default="2GiB", show_default=True, help="Memory for LoRAs that stay for the next request.")
-@click.option(
-    "--cache-policy", default="lerc", show_default=True, help="Which LoRA leaves first; see the serving README."
-)
-@click.option(
-    "--order", default="shared_loads", show_default=True, help="Who is next: also fewest_loads, in_order (first come)."
+    "--max-waiting",
+    default=256,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Images that may wait; further requests get 429.",
 )
 @click.option(
-    "--patience", default=64, show_default=True, type=click.IntRange(0), help="Others that may overtake a request."
+    "--max-rows", default=16, show_default=True, type=click.IntRange(2), help="Maximum rows of a network call."
+)
+@click.option("--cache", default="2GiB", show_default=True, help="Memory of the LoRA cache.")
+@click.option(
+    "--cache-policy",
+    default="lerc",
+    show_default=True,
+    help="Eviction policy of the LoRA cache; see the serving README.",
 )
 @click.option(
-    "--route", default="affinity", show_default=True, help="Which worker: the one with the LoRAs, or least_busy."
+    "--order",
+    default="shared_loads",
+    show_default=True,
+    help="Queue order: shared_loads, fewest_loads or in_order (FIFO).",
 )
 @click.option(
-    "--in-time/--any-deadline", default=True, show_default=True, help="Send away at once who would be late anyway."
+    "--patience",
+    default=64,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Maximum times that a request is overtaken.",
+)
+@click.option(
+    "--route", default="affinity", show_default=True, help="Routing: affinity (worker with the LoRAs) or least_busy."
+)
+@click.option(
+    "--in-time/--any-deadline",
+    default=True,
+    show_default=True,
+    help="Refuse requests that are expected to miss their deadline.",
 )
 @click.option(
     "--templates",
     type=click.Path(path_type=Path),
-    help="Folder that keeps edited images and what was computed of them; workers share it.",
+    help="Folder for edited images and their templates, shared by all workers.",
 )
-@click.option(
-    "--template-memory", default="1GiB", show_default=True, help="Memory of a worker for templates of edited images."
-)
+@click.option("--template-memory", default="1GiB", show_default=True, help="Host memory of a worker for templates.")
 @click.option(
     "--template-device-memory",
     default="16GiB",
     show_default=True,
-    help="Memory of an accelerator for templates, where there is one.",
+    help="Device memory for templates, where there is an accelerator.",
 )
 @click.option(
-    "--template-disk", default="8GiB", show_default=True, help="Room in the folder of templates for every tenant."
+    "--template-disk", default="8GiB", show_default=True, help="Quota of each tenant in the folder of templates."
 )
 @click.option(
-    "--packing-error", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="Packs templates up to this."
+    "--packing-error",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Compress templates up to this relative error.",
 )
 @click.option(
-    "--template-rows", is_flag=True, help="Templates keep inputs of blocks too, and load from memory what is fastest."
+    "--template-rows", is_flag=True, help="Templates also store block inputs; each block loads what is fastest."
 )
-@click.option("--deterministic", is_flag=True, help="No shared calls: images do not depend on who else is there.")
+@click.option("--deterministic", is_flag=True, help="No shared calls: images do not depend on other requests.")
 @click.option("--json", "as_json", is_flag=True, help="Write the log as JSON lines.")
 def serve(**options: Any) -> None:
     """Serve MODEL over an OpenAI-compatible HTTP API: images, edits, adapters, progress, metrics.
