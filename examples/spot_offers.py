@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from takeup.cluster.quota.menu import Menu, SpotPromise
+from takeup.cluster.quota.allocator import Menu, SpotPromise
 
 # 100 GPUs; demand stays under 70 for one hour and under 85 for four, both with 90 %; see docs/concepts/cluster.md.
 menu = Menu("A100", hours=(1.0, 4.0), probabilities=(0.9,), free_gpus=((30.0,), (15.0,)))

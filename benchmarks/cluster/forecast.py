@@ -23,9 +23,8 @@ import numpy as np
 from benchmarks.support.dated import options_of, publish, versions
 from takeup.cluster.forecast import make_forecaster
 from takeup.cluster.forecast.anchored import pinball
-from takeup.cluster.forecast.forecaster import Scope
 from takeup.cluster.forecast.features import WeekCalendar
-from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.forecast.forecaster import Forecaster, Scope
 from takeup.cluster.forecast.orglinear import OrgLinear
 from takeup.core.report import Check, Column, Report, Table
 

@@ -22,8 +22,8 @@ from statistics import median
 
 from benchmarks import TESTS
 from benchmarks.support.dated import options_of, publish, versions
-from cluster.kube.kube_race import race
-from cluster.slurm.slurm_lab import Lab, Nursery, fill, gang_after_s, killed, larger_quota_after_s, wait_until
+from cluster.engines.kubernetes.kube_race import race
+from cluster.engines.slurm.slurm_lab import Lab, Nursery, fill, gang_after_s, killed, larger_quota_after_s, wait_until
 from takeup.core.report import Check, Column, Report, Table
 
 ROOT = Path(__file__).parents[2]

@@ -63,7 +63,7 @@ def test_every_verb_prints_a_report_and_nothing_else(run: Run, arguments: tuple[
 
 def test_a_report_is_run_again_with_the_same_numbers(run: Run) -> None:
     run("cluster", "compare", "fifo,gfs", *H800, "--out", "here", "--quiet")
-    again = run("run-again", "here/report.json", "--quiet")
+    again = run("rerun", "here/report.json", "--quiet")
 
     assert again.code == 0
     assert again.err == "the same numbers as in here/report.json\n"

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from cluster.cluster_outcomes import HOUR_S, outcome, workload
 from takeup.cluster.engines.embedded import EmbeddedEngine
 from takeup.cluster.model import Evict, Grade, Kind, Start, State
-from takeup.cluster.quota.menu import Menu, SpotPromise
-from takeup.cluster.report import ForecastRun, GpuPrices, OfferRequest, benefit_of, offers_table
+from takeup.cluster.quota.allocator import Menu, SpotPromise
+from takeup.cluster.report.benefit import GpuPrices, benefit_of
+from takeup.cluster.report.forecasts import ForecastRun, OfferRequest, offers_table
 from takeup.cluster.scheduling.outcome import Outcome
 from takeup.core.arrays import Floats
 from takeup.core.clock import VirtualClock
@@ -135,7 +136,7 @@ levels = st.lists(st.floats(0, 100), min_size=4, max_size=4).map(lambda values: 
 
 
 def forecast_run(bound: Floats, highest: Floats, level: float = 0.9) -> ForecastRun:
-    return ForecastRun("m", ("a", "b"), level, 1, 0, bound, bound, highest, bound[:, :1], bound[:, :1])
+    return ForecastRun("m", ("a", "b"), level, 1, 0, bound, bound, highest, bound[:, :1])
 
 
 @given(levels, levels)

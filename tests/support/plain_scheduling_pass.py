@@ -102,8 +102,7 @@ class PlainPass:
         held = sum(it.num_gpus if self.rules.counts_workers else it.gpus_per_worker for it in promised)
         if held <= self.quota_gpus and (job.guarantee_h > 0 or not self.rules.opportunistic):
             return Grade.GUARANTEED
-        cooled = not self.evicted[job.id] or self.now_s - self.since_s[job.id] >= self.rules.cool_down_s
-        return Grade.OPPORTUNISTIC if self.rules.opportunistic and cooled else None
+        return Grade.OPPORTUNISTIC if self.rules.opportunistic else None
 
     def held(self, node: str, kind: Kind | None = None) -> int:
         """GPUs of a node that jobs hold, of one kind or of all."""

@@ -13,27 +13,31 @@ CHARTS = Path("takeup-out")
 
 # Options by their names, the last one shown first.
 TRACE_OPTIONS: dict[str, dict[str, Any]] = {
-    "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
+    "--seed": {"default": 1, "show_default": True, "help": "Seed of all random draws."},
     "--strict": {"is_flag": True, "help": "Refuse a trace with a row that cannot be used, instead of skipping it."},
-    "--time-unit-s": {"default": 1.0, "show_default": True, "help": "What times in the trace count, in seconds."},
+    "--time-unit-s": {"default": 1.0, "show_default": True, "help": "Seconds per unit of time in the trace."},
     "--checkpoint-s": {"default": 3600.0, "show_default": True, "help": "Time between checkpoints of traced jobs."},
-    "--guarantee-h": {"default": 1.0, "show_default": True, "help": "The promise that traced spot jobs ask for."},
+    "--guarantee-h": {
+        "default": 1.0,
+        "show_default": True,
+        "help": "Hours that spot jobs of a trace ask to be guaranteed.",
+    },
     "--spot-organisation spot_organisations": {
         "multiple": True,
         "help": "Jobs of this organisation are spot, where the trace does not say. May be repeated.",
     },
     "--spot-share": {"default": 0.2, "show_default": True, "help": "Share of spot jobs, where the trace does not say."},
-    "--scale": {"default": 1.0, "show_default": True, "help": "Times the nodes and jobs of the workload."},
-    "--days num_days": {"type": int, "help": "The last days of the workload; all if absent."},
+    "--scale": {"default": 1.0, "show_default": True, "help": "Multiplies the nodes and jobs of the workload."},
+    "--days num_days": {"type": int, "help": "Only the last N days of the workload."},
     "--pool pools": {"multiple": True, "help": "Only this pool. May be repeated."},
-    "--nodes": {"help": "The list of nodes of the trace; the usual file beside it if absent."},
+    "--nodes": {"help": "The list of nodes of the trace; by default the usual file in the same folder."},
     "--trace": {"help": "A trace file instead of a workload; its format is recognised."},
     "--workload": {"help": "A generated fleet, such as small or a100_2296; small if absent."},
 }
 QUOTA_OPTIONS: dict[str, dict[str, Any]] = {
-    "--feedback/--no-feedback": {"default": True, "help": "Whether broken promises correct the quota."},
+    "--feedback/--no-feedback": {"default": True, "help": "Whether broken guarantees correct the quota."},
     "--model": {"default": "anchored", "show_default": True, "help": "The forecast of demand behind the quota."},
-    "--probability": {"default": 0.9, "show_default": True, "help": "Share of promises to keep."},
+    "--probability": {"default": 0.9, "show_default": True, "help": "Share of guarantees to keep."},
 }
 WINDOW_OPTIONS: dict[str, dict[str, Any]] = {
     "--to-day": {"type": float, "help": "The window ends here, and later jobs are left out."},
@@ -63,7 +67,7 @@ def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
 
 @click.group()
 def cluster() -> None:
-    """GPU fleets: sell what high-priority jobs leave idle, with a promise (GFS).
+    """Spot jobs on a GPU fleet, with a forecast of the capacity that can be guaranteed (GFS).
 
     Policies: fifo fifo_strict yarn_cs chronus lyra fgd kube kueue slurm kai gfs gfs_notice gfs_promised gfs_published
     gfs_simple_place gfs_simple_preempt gfs_published_simple_place gfs_published_simple_preempt gfs_artifact, and
@@ -79,7 +83,7 @@ def cluster() -> None:
 @with_options(TRACE_OPTIONS, QUOTA_OPTIONS, WINDOW_OPTIONS)
 @output_options
 def simulate(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """One POLICY on a whole trace in virtual time: evictions, waits, use of GPUs, hour by hour."""
+    """Replay a trace under one POLICY: evictions, waiting times and GPU use, hour by hour."""
     show(_report("simulate", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
@@ -88,19 +92,19 @@ def simulate(policy: str, as_json: bool, out: Path | None, quiet: bool, **settin
 @with_options(TRACE_OPTIONS, QUOTA_OPTIONS, WINDOW_OPTIONS)
 @output_options
 def compare(policies: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """POLICIES, separated by commas, on the same trace: three eviction rates, JQT, JCT, allocation, useful GPU time."""
+    """Compare POLICIES, separated by commas, on the same trace: evictions, JQT, JCT, allocation, useful GPU time."""
     show(_report("compare", policies, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
 @cluster.command()
 @click.argument("policy", default="gfs")
-@click.option("--gang", "gang_nodes", default=0, show_default=True, help="Whole nodes that are needed; 0: anywhere.")
-@click.option("--gpus", "num_gpus", default=8, show_default=True, help="GPUs that are needed, all together.")
-@click.option("--at-day", type=float, help="The moment of the trace to ask at; its end if absent.")
+@click.option("--gang", "gang_nodes", default=0, show_default=True, help="Whole nodes needed; 0: anywhere.")
+@click.option("--gpus", "num_gpus", default=8, show_default=True, help="GPUs needed in total.")
+@click.option("--at-day", type=float, help="Day of the trace to ask at; by default its end.")
 @with_options(TRACE_OPTIONS, QUOTA_OPTIONS)
 @output_options
 def offer(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """The best promises for a job that starts now: how many hours, kept with which probability, and why."""
+    """What can be guaranteed to a job that starts now: for how many hours, with which probability, and why."""
     show(_report("offer", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
@@ -114,19 +118,21 @@ def offer(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings:
 @with_options(TRACE_OPTIONS, QUOTA_OPTIONS, WINDOW_OPTIONS)
 @output_options
 def benefit(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """What POLICY earns over another one: USD a month with a confidence interval, net of lost work."""
+    """Gain of POLICY over another one: USD a month with a confidence interval, net of lost work."""
     show(_report("benefit", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
 @cluster.command()
 @click.argument("models", default="anchored,persistence,last_week_peak")
-@click.option("--demand", help="A table with hours in its first column and GPUs of one pool in each other one.")
-@click.option("--hours", "num_hours", default=4, show_default=True, help="How many hours to look ahead.")
-@click.option("--probability", default=0.9, show_default=True, help="Of the bound.")
+@click.option(
+    "--demand", help="Table of hourly demand: hours in the first column, GPUs of one pool in each other column."
+)
+@click.option("--hours", "num_hours", default=4, show_default=True, help="Hours to forecast.")
+@click.option("--probability", default=0.9, show_default=True, help="Level of the bound.")
 @with_options(TRACE_OPTIONS, WINDOW_OPTIONS)
 @output_options
 def forecast(models: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """What MODELS, separated by commas, say about the highest demand of the next hours, and how well they did.
+    """Forecast the highest demand of the next hours with MODELS, separated by commas, and backtest them.
 
     Models: anchored persistence last_week_peak orglinear orglinear_normalised.
     """
@@ -137,18 +143,18 @@ def forecast(models: str, as_json: bool, out: Path | None, quiet: bool, **settin
 @cluster.command("run")
 @click.argument("policy", default="gfs")
 @click.option("--engine", default="embedded", show_default=True, help="The engine to run on.")
-@click.option("--dry-run", is_flag=True, help="Shadow mode: look, say what would be decided and why, change nothing.")
-@click.option("--for-s", type=float, help="How long; until it is stopped if absent, the embedded engine for a day.")
-@click.option("--period-s", type=float, help="Time between two looks; 1 if absent, 300 on the embedded engine.")
-@click.option("--journal", help="Where a controller writes what it does, so that it can be killed at any moment.")
-@click.option("--metrics", help="A file to keep counters and gauges in, as Prometheus reads them.")
-@click.option("--conf", "--kubeconfig", "conf", help="The slurm.conf or kubeconfig to use instead of the usual one.")
-@click.option("--against", default="fifo", show_default=True, help="The policy that days are also replayed under.")
+@click.option("--dry-run", is_flag=True, help="Shadow mode: report decisions with their reasons, change nothing.")
+@click.option("--for-s", type=float, help="Seconds to run; by default until stopped, one day on the embedded engine.")
+@click.option("--period-s", type=float, help="Seconds between two rounds; by default 1, 300 on the embedded engine.")
+@click.option("--journal", help="File for the write-ahead journal, from which a restarted controller continues.")
+@click.option("--metrics", help="File for metrics in the text format of Prometheus.")
+@click.option("--conf", "--kubeconfig", "conf", help="The slurm.conf or kubeconfig to use instead of the default one.")
+@click.option("--against", default="fifo", show_default=True, help="The policy to compare each past day with.")
 @with_options(TRACE_OPTIONS, QUOTA_OPTIONS)
 @output_options
 def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """POLICY at work: on a real Slurm or Kubernetes, or on jobs played inside this process.
+    """Run POLICY as a controller: on a real Slurm or Kubernetes, or on simulated jobs in this process.
 
-    Every decision is told with its reason. Slurm needs '--dry-run' or '--journal'.
+    Every decision is printed with its reason. Slurm needs '--dry-run' or '--journal'.
     """
     show(_report("run", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)

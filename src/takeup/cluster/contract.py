@@ -13,8 +13,6 @@ import numpy as np
 from takeup.cluster.model import Decision, Quota, State
 from takeup.core.arrays import Floats
 
-# The seam of cluster: a scheduler sees a state and answers with decisions; an engine shows the one and does the other
-#
 # A scheduler is pure: the same state gives the same decisions, and no duration of a job is ever in a state. What it
 # needs to remember beyond a state (a forecast, a feedback coefficient) is a value that `decide` alone changes.
 # Simulated and real engines are siblings: what is decided about one state is the same everywhere. Open this first.

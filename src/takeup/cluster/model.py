@@ -117,7 +117,7 @@ class Eviction:
 class Quota:
     """How many GPUs of a pool guaranteed spot jobs may hold, by the hours that are promised.
 
-    `demand_below_gpus` is what high-priority demand stays under for the shortest of them, if a forecast told.
+    `demand_below_gpus` is what high-priority demand stays under for the shortest of them, if it came from a forecast.
     """
 
     pool: str

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.cluster.forecast.features import WeekCalendar
-from takeup.cluster.forecast.forecaster import DemandHistory, ForecastTargets, HourlyMaxima
+from takeup.cluster.forecast.forecaster import DemandHistory, ForecastTargets
 from takeup.errors import BadInput
 
 
@@ -81,35 +81,6 @@ def test_nothing_is_settled_across_an_unknown_hour() -> None:
 
     assert np.isnan(targets.outcomes(history)).tolist() == [[False, True, True, True, True]]
     assert np.isnan(targets.changes(history)).all()
-
-
-def test_samples_become_the_maximum_of_their_hour() -> None:
-    hourly = HourlyMaxima()
-
-    answers = [hourly.sample(60.0 * minute, [value]) for minute, value in [(0, 3), (30, 8), (59, 2), (61, 5), (200, 1)]]
-
-    assert [None if each is None else (each[0], each[1].tolist()) for each in answers] == [
-        None, None, None, (0, [8.0]), (1, [5.0]),
-    ]  # fmt: skip
-
-
-def test_a_series_may_appear_between_two_samples() -> None:
-    hourly = HourlyMaxima()
-    hourly.sample(0.0, [3.0])
-    hourly.sample(60.0, [1.0, 7.0])
-
-    ended = hourly.sample(3600.0, [0.0, 0.0])
-
-    assert ended is not None
-    assert ended[1].tolist() == [3.0, 7.0]
-
-
-def test_samples_out_of_order_are_refused() -> None:
-    hourly = HourlyMaxima()
-    hourly.sample(7200.0, [1.0])
-
-    with pytest.raises(BadInput, match="hour 1 comes after hour 2"):
-        hourly.sample(3600.0, [1.0])
 
 
 def test_a_week_has_two_days_off_with_exceptions() -> None:

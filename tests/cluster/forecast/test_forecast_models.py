@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from takeup.cluster.forecast import make_forecaster
 from takeup.cluster.forecast.anchored import AnchoredForecaster
 from takeup.cluster.forecast.baselines import Persistence
-from takeup.cluster.forecast.distribution import Forecast, Scope
-from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.forecast.forecaster import Forecast, Forecaster, Scope
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput, UnknownName
 

@@ -8,8 +8,7 @@ import pytest
 from cluster.forecast.demand_shapes import SHAPES, draw
 from takeup.cluster.forecast.anchored import AnchoredForecaster, pinball
 from takeup.cluster.forecast.baselines import Persistence
-from takeup.cluster.forecast.distribution import Scope
-from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.forecast.forecaster import Forecaster, Scope
 from takeup.core.arrays import Floats
 
 NUM_HOURS, START, SEED = 1500, 672, 1

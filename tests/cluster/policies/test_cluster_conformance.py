@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cluster.scheduling.cluster_states import to_state
 from cluster.simulate.cluster_traces import drawn
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Job, Kind, Start, Workload
@@ -12,9 +13,8 @@ from takeup.cluster.policies import POLICIES, RuleBasedScheduler
 from takeup.cluster.scheduling.counters import enqueue
 from takeup.cluster.scheduling.layout import EVICTED, LEASE_OVER, NUM_LOGGED, STARTED, JobArrays, empty_fleet
 from takeup.cluster.scheduling.scheduling_pass import run_arrival_pass, run_pass
-from takeup.cluster.scheduling.snapshot import PoolSnapshot, to_state
-from takeup.cluster.simulate.event_loop import run_until
-from takeup.cluster.simulate.records import CHANGED, NEXT_JOB, empty_queue, empty_record
+from takeup.cluster.scheduling.snapshot import PoolSnapshot
+from takeup.cluster.simulate.event_loop import CHANGED, NEXT_JOB, empty_queue, empty_record, run_until
 
 SHARE = 0.4
 QUOTA = np.array([1.0, 2.0, 4.0]), np.full(3, SHARE * 12 * 8)

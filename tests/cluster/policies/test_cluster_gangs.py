@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.fleet.cluster_states import draw_state
+from cluster.scheduling.cluster_states import draw_state
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Job, Kind, Node, Run, Start, State, Waiting
 from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from takeup.cluster.contract import Evidence
 from takeup.cluster.model import Offer
-from takeup.cluster.quota.allocator import Goal, SpotQuota, forecast_by
-from takeup.cluster.quota.menu import SpotPromise
+from takeup.cluster.quota.allocator import Goal, SpotPromise, SpotQuota, forecast_by
 from takeup.errors import BadInput
 
 CAPACITY = 64.0
@@ -49,13 +48,6 @@ def test_the_quota_is_what_demand_leaves_free_for_so_many_hours() -> None:
 
     assert quota.pool == "A"
     assert quota.gpus_by_hours == pytest.approx({0.5: 34, 1: 33, 2: 31, 4: 27, 8: 19})
-
-
-def test_the_quota_is_limited_to_what_could_run_now() -> None:
-    now = evidence(idle_gpus=5.0, guaranteed_gpus=10.0, spot_gpus=25.0)
-
-    assert set(known(is_executable=True).quota("A", now).gpus_by_hours.values()) == {15.0}
-    assert known().quota("A", now).gpus_by_hours[1] == 33
 
 
 def test_evictions_shrink_the_quota_of_their_pool_only() -> None:

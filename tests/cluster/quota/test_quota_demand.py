@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.cluster.contract import Evidence
-from takeup.cluster.forecast.distribution import DemandDistribution, Forecast, Scope
-from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.forecast.forecaster import DemandDistribution, Forecast, Forecaster, Scope
 from takeup.cluster.quota.allocator import HourlyDemand
 
 HOUR_S = 3600.0

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.cluster.model import Grade, Job, Kind, Node, Offer, Run, State
-from takeup.cluster.quota.menu import Menu, SpotPromise, promises_of
+from takeup.cluster.model import Offer
+from takeup.cluster.quota.allocator import Menu, SpotPromise
 from takeup.core.arrays import Floats
 
 HOURS, PROBABILITIES, CAPACITY = (1.0, 2.0, 4.0), (0.8, 0.9), 100.0
@@ -122,13 +122,3 @@ def test_the_best_offers_are_those_that_nothing_surer_outlasts(
     num_gpus: int, offers: list[tuple[float, float]]
 ) -> None:
     assert MENU.offers(num_gpus, [], 0.0) == tuple(Offer("A", num_gpus, *offer) for offer in offers)
-
-
-def test_promises_come_from_guaranteed_runs_of_the_pool() -> None:
-    def run(name: str, pool: str, grade: Grade) -> Run:
-        return Run(Job(name, Kind.SPOT, "o", pool, 4, 2, guarantee_h=2), ("n", "n"), 100.0, grade, 100.0)
-
-    runs = (run("a", "A", Grade.GUARANTEED), run("b", "A", Grade.OPPORTUNISTIC), run("c", "B", Grade.GUARANTEED))
-    state = State(200.0, (Node("n", "A", 8),), runs, ())
-
-    assert promises_of(state, "A", 0.9) == (SpotPromise(8, 7300.0, 0.9),)

@@ -26,8 +26,7 @@ from takeup.cluster.scheduling.layout import (
     JobArrays,
     empty_fleet,
 )
-from takeup.cluster.simulate.event_loop import run_until
-from takeup.cluster.simulate.records import EventQueue, ReplayRecord, empty_queue, empty_record, pop, push
+from takeup.cluster.simulate.event_loop import EventQueue, ReplayRecord, empty_queue, empty_record, pop, push, run_until
 from takeup.core.compiled import kernel
 
 QUOTA = np.array([1.0]), np.array([30.0])

@@ -18,8 +18,7 @@ from takeup.cluster.model import Workload
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.scheduling.layout import NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet, JobArrays, empty_fleet
 from takeup.cluster.simulate import replay
-from takeup.cluster.simulate.event_loop import run_until
-from takeup.cluster.simulate.records import empty_queue, empty_record
+from takeup.cluster.simulate.event_loop import empty_queue, empty_record, run_until
 
 DAY_S = 86_400.0
 Make = Callable[..., Workload]

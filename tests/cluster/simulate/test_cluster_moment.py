@@ -43,7 +43,7 @@ def test_who_looks_on_sees_every_five_minutes_with_a_spot_job_and_the_end() -> N
 def test_gpus_are_idle_because_nobody_waits() -> None:
     jobs = workload((SPOT, 3, 0.0, HOUR_S), nodes=(8,))
 
-    assert at(looked(jobs, to_s=HOUR_S), 300.0)[1:3] == (5, IdleReason.NOBODY_WAITS)
+    assert at(looked(jobs, to_s=HOUR_S), 300.0)[1:3] == (5, IdleReason.NONE_WAITS)
 
 
 def test_gpus_are_idle_because_all_who_wait_ask_for_more() -> None:
@@ -62,7 +62,7 @@ def test_the_printed_method_leaves_gpus_idle_beside_a_job_that_fits() -> None:
     jobs = workload((SPOT, 4, 0.0, HOUR_S), nodes=(8,))
 
     assert at(looked(jobs, "gfs_published", to_s=HOUR_S), 300.0)[1:3] == (8, IdleReason.FITS)
-    assert at(looked(jobs, "gfs", to_s=HOUR_S), 300.0)[1:3] == (4, IdleReason.NOBODY_WAITS)
+    assert at(looked(jobs, "gfs", to_s=HOUR_S), 300.0)[1:3] == (4, IdleReason.NONE_WAITS)
 
 
 def test_a_shared_gpu_has_room_for_who_asks_for_a_part_of_one() -> None:

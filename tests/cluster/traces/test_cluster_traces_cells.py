@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.cluster.traces import ColumnNames, TraceOptions, read_plain
-from takeup.cluster.traces.fields import Field, read_fields
-from takeup.cluster.traces.workload import JobColumns, most_usual_nodes, split_gangs
+from takeup.cluster.traces.workload import Field, JobColumns, most_usual_nodes, read_fields, split_gangs
 from takeup.errors import BadTrace
 
 GOOD, BAD = ["0", "1", "2.5", "1e3", " 7"], ["", "nan", "inf", "-inf", "x", "-1"]

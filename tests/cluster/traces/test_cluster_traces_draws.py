@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.cluster.traces.fleet_statistics import DURATION_LAW, FRACTIONS, NUM_DAYS, PROFILES, REQUESTS, SPOT_MEDIAN_S
-from takeup.cluster.traces.job_distributions import (
+from takeup.cluster.traces.generator import (
     DAY_S,
     LONG_S,
     bursts,

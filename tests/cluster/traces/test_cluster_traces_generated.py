@@ -8,7 +8,7 @@ import pytest
 from takeup.cluster.model import Kind, Workload
 from takeup.cluster.traces import PRESETS, generate
 from takeup.cluster.traces.fleet_statistics import DURATION_LAW, NUM_JOBS, NUM_SPOT_JOBS, PROFILES
-from takeup.cluster.traces.job_distributions import cut_before, mean_gpus, wrap
+from takeup.cluster.traces.generator import cut_before, mean_gpus, wrap
 from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, UnknownName

@@ -75,8 +75,6 @@ class EmbeddedEngine:
             case SetQuota():
                 self._quotas[decision.quota.pool] = decision.quota
 
-    # Jobs come and go -------------------------------------------------------------------------------------------------
-
     def _arrive(self, now_s: float) -> None:
         while self._next < self.workload.num_jobs and self.workload.job_submit_s[self._next] <= now_s:
             job = _job(self.workload, self._next)
@@ -89,8 +87,6 @@ class EmbeddedEngine:
         for name in done:
             del self._runs[name], self._left_s[name]
         self.num_finished += len(done)
-
-    # Decisions --------------------------------------------------------------------------------------------------------
 
     def _start(self, decision: Start) -> None:
         if decision.job_id not in self._waiting:

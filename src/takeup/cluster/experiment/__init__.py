@@ -18,7 +18,7 @@ _VERBS = {
     "compare": "takeup.cluster.experiment.replays:compare",
     "benefit": "takeup.cluster.experiment.replays:benefit",
     "offer": "takeup.cluster.experiment.replays:offer",
-    "forecast": "takeup.cluster.experiment.forecasts:forecast",
+    "forecast": "takeup.cluster.experiment.replays:forecast",
     "run": "takeup.cluster.experiment.live:run_engine",
 }
 

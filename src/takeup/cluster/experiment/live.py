@@ -1,7 +1,7 @@
 """A scheduler at work on an engine: observe, decide, apply, and at the end what was decided and why.
 
 The embedded engine plays the jobs of a workload in virtual time. The others are real clusters in real time, where a dry
-run looks and tells, and touches nothing. On a terminal the cluster is shown while work goes on; anywhere else every
+run reports decisions, and changes nothing. On a terminal the cluster is shown while work goes on; anywhere else every
 decision is a line. Where an engine remembers what ran, every day ends with a look back: the jobs
 of the day are replayed under this scheduler and under another one.
 """
@@ -25,16 +25,8 @@ from takeup.cluster.engines import find_engine
 from takeup.cluster.experiment.replays import scheduler_of
 from takeup.cluster.experiment.scenario import DAY_S, ClusterScenario, load_workload, report_on
 from takeup.cluster.model import Decision, State, Workload
-from takeup.cluster.report import schedulers_table
-from takeup.cluster.report.live import (
-    DecisionLog,
-    counts_table,
-    decisions_table,
-    prometheus,
-    screen,
-    sentence,
-    state_table,
-)
+from takeup.cluster.report import live as views
+from takeup.cluster.report.outcomes import schedulers_table
 from takeup.cluster.simulate import replay
 from takeup.core.clock import Clock, VirtualClock, WallClock
 from takeup.core.control import ApplyOutcome, ControlLoop
@@ -134,7 +126,7 @@ class _LiveRun:
     engine: Any = field(init=False)
     watched: _ObservedEngine = field(init=False)
     loop: ControlLoop[State, Decision] = field(init=False)
-    diary: DecisionLog = field(default_factory=DecisionLog, init=False)
+    diary: views.DecisionLog = field(default_factory=views.DecisionLog, init=False)
     problems: list[str] = field(default_factory=list, init=False)
     days: list[Table] = field(default_factory=list, init=False)
 
@@ -181,8 +173,8 @@ class _LiveRun:
         counters, scenario = self.loop.counters, self.scenario
         if counters.num_rounds and counters.num_rounds == counters.num_failed_rounds:
             raise BadInput(f"not one of {counters.num_rounds} rounds went well: {self.problems[0]}")
-        states = () if self.watched.last is None else (state_table(self.watched.last),)
-        tables = (counts_table(self.diary), decisions_table(self.diary), *states, *self.days)
+        states = () if self.watched.last is None else (views.state_table(self.watched.last),)
+        tables = (views.counts_table(self.diary), views.decisions_table(self.diary), *states, *self.days)
         skipped = getattr(self.engine, "skipped", {})
         notes = (
             f"{counters.num_rounds} rounds, {counters.num_failed_rounds} of them failed",
@@ -199,7 +191,7 @@ class _LiveRun:
 
     def _hear(self, decision: Decision, outcome: ApplyOutcome) -> None:
         if self.diary.note(decision, outcome):
-            self.tell(f"{outcome}: {sentence(decision)}")
+            self.tell(f"{outcome}: {views.sentence(decision)}")
 
     def _complain(self, problem: str) -> None:
         self.problems.append(problem)
@@ -218,13 +210,13 @@ class _LiveRun:
     def _picture(self) -> Report:
         scenario = self.scenario
         title = f"{scenario.policies[0]} on {scenario.engine}" + (", dry run" if scenario.dry_run else "")
-        return screen(title, scenario.seed, self.watched.last, self.diary, self.loop.counters, self.problems)
+        return views.screen(title, scenario.seed, self.watched.last, self.diary, self.loop.counters, self.problems)
 
     def _write_metrics(self) -> None:
         """What was done until now; a disk that is full stops nothing."""
         if self.scenario.metrics is None:
             return
-        text = prometheus(self.loop.counters, self.diary, self.watched.last)
+        text = views.prometheus(self.loop.counters, self.diary, self.watched.last)
         try:
             write_atomically(Path(self.scenario.metrics), text)
         except TakeupError as error:

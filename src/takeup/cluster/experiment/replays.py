@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -9,30 +10,34 @@ from takeup.cluster.contract import Evidence, QuotaSource
 from takeup.cluster.experiment.scenario import (
     DAY_S,
     ClusterScenario,
+    hourly_demand,
     load_workload,
     price_table,
     report_on,
     select_jobs,
     window_of,
 )
+from takeup.cluster.forecast import make_forecaster
+from takeup.cluster.forecast.forecaster import Scope
 from takeup.cluster.model import Grade, Kind, Offer, Quota, Workload
 from takeup.cluster.policies import RuleBasedScheduler, find_policy
-from takeup.cluster.quota.allocator import Goal, SpotQuota, forecast_by
-from takeup.cluster.quota.menu import SpotPromise
-from takeup.cluster.report import (
-    GpuPrices,
+from takeup.cluster.quota.allocator import Goal, SpotPromise, SpotQuota, forecast_by
+from takeup.cluster.report.benefit import GpuPrices, benefit_of, benefit_series, benefit_table, days_table
+from takeup.cluster.report.forecasts import (
+    ForecastRun,
     OfferRequest,
-    allocation_series,
-    benefit_of,
-    benefit_series,
-    benefit_table,
-    classes_table,
-    days_table,
-    eviction_bars,
-    eviction_series,
+    forecast_series,
+    forecast_table,
     menu_table,
+    next_hours_table,
     nodes_table,
     offers_table,
+)
+from takeup.cluster.report.outcomes import (
+    allocation_series,
+    classes_table,
+    eviction_bars,
+    eviction_series,
     pools_table,
     quota_series,
     schedulers_table,
@@ -41,12 +46,12 @@ from takeup.cluster.report import (
 )
 from takeup.cluster.scheduling.outcome import Outcome
 from takeup.cluster.simulate import replay
+from takeup.core.arrays import Floats
 from takeup.core.progress import progress
 from takeup.core.report import Report, Series
 from takeup.core.sweep import sweep
-from takeup.errors import BadInput
-
-# Schedulers on the same jobs in virtual time: one of them, several side by side, and what one earns over another ------
+from takeup.core.trace import TraceColumn, column_names, read_table
+from takeup.errors import BadInput, BadTrace
 
 WORTH_PROCESSES = 100_000  # jobs times policies; below that, starting processes takes longer than the replays
 
@@ -75,7 +80,7 @@ def simulate(scenario: ClusterScenario, quiet: bool) -> Report:
         for policy in scenario.policies:
             scheduler = scheduler_of(scenario, policy)
             days = DayProgress(scheduler.quota_source, tick)
-            outcomes.append(replay(workload, _with_progress(scheduler, days), from_s, to_s))
+            outcomes.append(replay(workload, replace(scheduler, quota_source=days), from_s, to_s))
             days.finish(num_steps // len(scenario.policies))
     charts = [allocation_series(outcomes), eviction_series(outcomes), *map(quota_series, outcomes)]
     return _replayed(scenario, workload, outcomes, notes, *charts)
@@ -133,9 +138,6 @@ def _notes(workload: Workload, notes: tuple[str, ...]) -> tuple[str, ...]:
     return (fleet, *notes)
 
 
-# Progress of a long replay --------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class DayProgress:
     """A quota source that ticks a progress bar whenever a pool reaches another day."""
@@ -160,10 +162,6 @@ class DayProgress:
         for _ in range(count):
             self.tick()
         self.num_ticks += max(0, count)
-
-
-def _with_progress(scheduler: RuleBasedScheduler, days: DayProgress) -> RuleBasedScheduler:
-    return RuleBasedScheduler(scheduler.name, scheduler.rules, days)
 
 
 # What could be promised to a job at one moment of a trace, after everything that was promised before ------------------
@@ -273,3 +271,83 @@ class _OfferProbe:
             left_gpus=menu.available(sold, evidence.now_s),
             free_nodes=nodes.free_gpus if nodes is not None else (),
         )
+
+
+# Models of demand on a trace, or on a table with one column for each pool ---------------------------------------------
+
+MEDIAN = 0.5
+HOURS_A_DAY = 24
+ROUNDING = 1e-6
+
+
+def forecast(scenario: ClusterScenario, quiet: bool) -> Report:
+    """What each model says about the next hours, at every hour of the last quarter, and what came."""
+    demand, pools, capacity_gpus, notes = _demand(scenario)
+    first = _first_origin(scenario, len(demand))
+    runs = []
+    with progress("cluster forecast", len(scenario.models) * len(demand), quiet=quiet) as tick:
+        for model in scenario.models:
+            runs.append(backtest(model, demand, pools, first, scenario.num_hours, scenario.probability, tick))
+    tables = (forecast_table(runs), next_hours_table(runs[0], capacity_gpus))
+    return report_on(scenario, "Cluster: forecasts of demand", *tables, *map(forecast_series, runs), notes=notes)
+
+
+def backtest(
+    model: str,
+    demand: Floats,
+    pools: tuple[str, ...],
+    first_origin: int,
+    num_hours: int,
+    level: float,
+    tick: Callable[[], None] = lambda: None,
+) -> ForecastRun:
+    """What a model says from every hour on, `demand` being `[hour, pool]`; no hour is known before it is over."""
+    forecaster = make_forecaster(model, Scope(num_hours, tuple(sorted({MEDIAN, level}))))
+    bounds, medians, highest = [], [], []
+    for hour, values in enumerate(demand):
+        forecaster.observe(hour, values)
+        if first_origin <= hour < len(demand) - num_hours:
+            said = forecaster.forecast()
+            bounds.append(said.bound(num_hours, level))
+            medians.append(said.bound(num_hours, MEDIAN))
+            highest.append(demand[hour + 1 : hour + 1 + num_hours].max(axis=0))
+        tick()
+    last = forecaster.forecast()
+    coming = np.stack([last.bound(hour, level) for hour in range(1, num_hours + 1)], axis=1)
+    said_all = (np.array(bounds), np.array(medians), np.array(highest))
+    return ForecastRun(model, pools, level, num_hours, first_origin, *said_all, coming)
+
+
+def _demand(scenario: ClusterScenario) -> tuple[Floats, tuple[str, ...], Floats, tuple[str, ...]]:
+    if scenario.demand is None:
+        workload, notes = load_workload(scenario)
+        sizes = np.bincount(workload.node_pool, workload.node_gpus, len(workload.pools))
+        return hourly_demand(workload), workload.pools, np.asarray(sizes), notes
+    if scenario.workload is not None or scenario.trace is not None:
+        raise BadInput("give either a table of hourly demand, or a workload or trace, and not both")
+    path = Path(scenario.demand)
+    pools = tuple(column_names(path)[1:])
+    if not pools:
+        raise BadInput(f"{path} has one column; expected hours in the first and one column for each pool")
+    table = read_table(path, [TraceColumn(pool, "float") for pool in pools])
+    demand = _not_negative(path, pools, np.stack([table[pool] for pool in pools], axis=1).astype(np.float64))
+    return demand, pools, demand.max(axis=0), ("capacities are not known; the highest demand stands for them",)
+
+
+def _not_negative(path: Path, pools: tuple[str, ...], demand: Floats) -> Floats:
+    """Sums and differences leave traces of -0 behind; what is really negative is a mistake."""
+    wrong = np.argwhere(demand < -ROUNDING)
+    if len(wrong):
+        row, pool = wrong[0].tolist()
+        raise BadTrace(path, f"demand is {demand[row, pool]:g}; give 0 or more", line=row + 2, column=pools[pool])
+    return np.maximum(demand, 0.0)
+
+
+def _first_origin(scenario: ClusterScenario, num_hours: int) -> int:
+    first = num_hours - max(HOURS_A_DAY, num_hours // 4) if scenario.from_day is None else int(scenario.from_day * 24)
+    if not 0 <= first < num_hours - scenario.num_hours:
+        raise BadInput(
+            f"of {num_hours} hours none is left to compare forecasts of {scenario.num_hours} hours with, from hour "
+            f"{first} on; give more hours or an earlier from_day"
+        )
+    return first

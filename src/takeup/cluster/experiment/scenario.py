@@ -21,8 +21,6 @@ from takeup.core.scenario import Scenario
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, BadScenario, UnknownName
 
-# One question about a fleet, from the command line or from a file -----------------------------------------------------
-
 SEVERAL = {"simulate", "compare"}
 
 

@@ -11,31 +11,14 @@ from collections.abc import Callable
 
 from takeup.cluster.forecast.anchored import AnchoredForecaster
 from takeup.cluster.forecast.baselines import LastWeekPeak, Persistence
-from takeup.cluster.forecast.distribution import DemandDistribution, Forecast, Scope, sum_over_pools
-from takeup.cluster.forecast.features import Calendar, WeekCalendar
-from takeup.cluster.forecast.forecaster import Forecaster, HourlyMaxima
+from takeup.cluster.forecast.features import Calendar
+from takeup.cluster.forecast.forecaster import Forecaster, Scope
 from takeup.cluster.forecast.orglinear import Attributes, NormalisedOrgLinear, OrgLinear
 from takeup.core.compiled import drop_stale_code
 from takeup.errors import UnknownName
 
-# Compiled bookkeeping of forecast residuals: sorted windows and weighted quantiles over them --------------------------
-
 drop_stale_code(__file__)
 
-
-__all__ = [
-    "DEFAULT_MODEL",
-    "MODELS",
-    "Calendar",
-    "DemandDistribution",
-    "Forecast",
-    "Forecaster",
-    "HourlyMaxima",
-    "Scope",
-    "WeekCalendar",
-    "make_forecaster",
-    "sum_over_pools",
-]
 
 DEFAULT_MODEL = "anchored"
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from takeup.cluster.forecast.baselines import EIGHT_WEEKS, with_prior
 from takeup.cluster.forecast.calibration import AdaptiveLevels, PendingForecasts, ResidualSummary, ResidualWindow
-from takeup.cluster.forecast.distribution import Forecast, Scope
 from takeup.cluster.forecast.features import LONGEST_HOURS, Calendar, DemandFeatures, HourSimilarity, WeekCalendar
-from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.forecast.forecaster import Forecast, Forecaster, Scope
 from takeup.core.arrays import Floats
 
 # Linear weights learnt day by day: shared by all series, and each series free to differ where its data insist ---------

@@ -5,8 +5,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from takeup.cluster.forecast.calibration import ResidualSummary, ResidualWindow
-from takeup.cluster.forecast.distribution import Forecast, Scope
-from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.forecast.forecaster import Forecast, Forecaster, Scope
 from takeup.core.arrays import Floats
 
 # Persistence: demand stays where it is, give or take what it moved by in the last eight weeks -------------------------

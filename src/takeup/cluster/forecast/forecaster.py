@@ -4,23 +4,98 @@ A forecaster is pure: same observations, same forecast, whatever the clock says.
 any origin, from what was observed until then.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from takeup.cluster.forecast.distribution import DemandDistribution, Forecast, Scope
 from takeup.core.arrays import Bools, Floats
 from takeup.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a forecaster is asked for: hours 1 to `num_hours` ahead, at these levels."""
+
+    num_hours: int = 4
+    levels: tuple[float, ...] = (0.5, 0.8, 0.9, 0.95, 0.99)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_hours <= 24:
+            raise BadInput(f"{self.num_hours} hours ahead cannot be forecast; choose 1 to 24")
+        inside = all(0.0 < level < 1.0 for level in self.levels)
+        if not self.levels or not inside or list(self.levels) != sorted(set(self.levels)):
+            raise BadInput(f"levels {self.levels} are not a rising list between 0 and 1; write for example (0.5, 0.9)")
+
+
+@dataclass(frozen=True, slots=True)
+class DemandDistribution:
+    """One quantity as a distribution: `quantiles[series, hour, level]`, `mean` and `std` by [series, hour]."""
+
+    quantiles: Floats
+    mean: Floats
+    std: Floats
+
+    def at(self, hours: Sequence[int], levels: Sequence[int]) -> DemandDistribution:
+        """The part at these positions."""
+        return DemandDistribution(self.quantiles[:, hours][:, :, levels], self.mean[:, hours], self.std[:, hours])
+
+    def clipped(self, highest: Floats | float) -> DemandDistribution:
+        """Not negative, not above `highest`, and rising with the level."""
+        limit = np.broadcast_to(np.asarray(highest, dtype=np.float64), len(self.mean))[:, None]
+        rising = np.maximum.accumulate(self.quantiles, axis=2)
+        return DemandDistribution(np.clip(rising, 0.0, limit[:, :, None]), np.clip(self.mean, 0.0, limit), self.std)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Demand of each series in each of the coming `horizons` (hours), and its maximum from now until then."""
+
+    horizons: tuple[int, ...]
+    levels: tuple[float, ...]
+    values: DemandDistribution
+    maxima: DemandDistribution
+
+    def bound(self, hours: int, level: float, of: Literal["maximum", "value"] = "maximum") -> Floats:
+        """Per series, what demand stays under with probability `level` over (or at) the next `hours`."""
+        hour, rank = _places(self.horizons, (hours,), "hour"), _places(self.levels, (level,), "level")
+        return (self.maxima if of == "maximum" else self.values).quantiles[:, hour[0], rank[0]]
+
+    def select(self, horizons: Sequence[int] | None, levels: Sequence[float] | None) -> Forecast:
+        """Only these hours and levels, all where none are named."""
+        hours, ranks = horizons or self.horizons, levels or self.levels
+        at = _places(self.horizons, hours, "hour"), _places(self.levels, ranks, "level")
+        return Forecast(tuple(hours), tuple(ranks), self.values.at(*at), self.maxima.at(*at))
+
+    def tidied(self, capacity: Floats | float | None) -> Forecast:
+        """Within capacity, rising with the level, and maxima that never fall with the hours they span."""
+        limit = np.inf if capacity is None else capacity
+        values, maxima = self.values.clipped(limit), self.maxima.clipped(limit)
+        quantiles = np.maximum.accumulate(np.maximum(maxima.quantiles, values.quantiles), axis=1)
+        mean = np.maximum.accumulate(np.maximum(maxima.mean, values.mean), axis=1)
+        return Forecast(self.horizons, self.levels, values, DemandDistribution(quantiles, mean, maxima.std))
+
+
+def _places(known: Sequence[float], wanted: Sequence[float], what: str) -> list[int]:
+    missing = [each for each in wanted if each not in known]
+    if missing:
+        known_text = ", ".join(f"{each:g}" for each in known)
+        raise BadInput(
+            f"{what} {missing[0]:g} is not forecast (known: {known_text}); name it in the forecaster's Scope"
+        )
+    return [known.index(each) for each in wanted]
+
 
 # The recent hours of every series as one array, without gaps from the first hour on -----------------------------------
 #
 # How it works. Before its first observation a series is backfilled with its first value, and an hour without a report
 # repeats the value before: features then need no special cases. `known` tells such hours from observed ones, so that
 # nothing is learnt from them.
-
-HOUR_S = 3600
 
 
 class DemandHistory:
@@ -50,7 +125,7 @@ class DemandHistory:
         wrong = np.flatnonzero(~np.isfinite(array) | (array < 0))
         if len(wrong):
             found = f"demand of series {wrong[0]} in hour {hour} is {array[wrong[0]]}"
-            raise BadInput(f"{found}, expected a finite number of at least 0; leave out hours that nobody measured")
+            raise BadInput(f"{found}, expected a finite number of at least 0; leave out hours that were not measured")
         if self.hour is not None and hour <= self.hour:
             raise BadInput(f"hour {hour} comes after hour {self.hour}; report each hour once, in order")
         return array
@@ -76,26 +151,6 @@ class DemandHistory:
         self._values = np.hstack([self._values, column])
         self._known = np.hstack([self._known, np.zeros(column.shape, dtype=np.bool_)])
         self.num_series = len(values)
-
-
-class HourlyMaxima:
-    """Samples at any times reduced to the maximum of each hour."""
-
-    def __init__(self) -> None:
-        self.hour: int | None = None
-        self.highest = np.zeros(0)
-
-    def sample(self, time_s: float, values: npt.ArrayLike) -> tuple[int, Floats] | None:
-        """Add one sample; returns an hour and its maxima when that hour has just ended, else None."""
-        hour, array = int(time_s // HOUR_S), np.asarray(values, dtype=np.float64)
-        if self.hour is not None and hour < self.hour:
-            raise BadInput(f"a sample of hour {hour} comes after hour {self.hour}; give samples in order of time")
-        ended = None if self.hour in (None, hour) else (int(self.hour or 0), self.highest)
-        if self.hour == hour:
-            num_old = len(self.highest)
-            array = np.concatenate([np.maximum(self.highest, array[:num_old]), array[num_old:]])
-        self.hour, self.highest = hour, array
-        return ended
 
 
 class ForecastTargets:

@@ -10,9 +10,8 @@ from scipy.special import ndtri
 
 from takeup.cluster.forecast.baselines import Persistence
 from takeup.cluster.forecast.calibration import PendingForecasts
-from takeup.cluster.forecast.distribution import DemandDistribution, Forecast, Scope
 from takeup.cluster.forecast.features import Calendar, WeekCalendar
-from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.forecast.forecaster import DemandDistribution, Forecast, Forecaster, Scope
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput, MissingEngine
 

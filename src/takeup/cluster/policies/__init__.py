@@ -4,63 +4,35 @@ A plain name is a scheduler as the GFS evaluation ran it; `..._published` is wha
 """
 
 from takeup.cluster.contract import NoQuota, QuotaSource
-from takeup.cluster.policies.baselines import (
-    CHRONUS,
-    CHRONUS_PUBLISHED,
-    FGD,
-    FGD_PUBLISHED,
-    FIFO,
-    FIFO_STRICT,
-    KAI,
-    KUBE,
-    KUEUE,
-    LYRA,
-    LYRA_PUBLISHED,
-    SLURM,
-    YARN_CS,
-    YARN_CS_PUBLISHED,
-)
-from takeup.cluster.policies.gfs import (
-    GFS,
-    GFS_ARTIFACT,
-    GFS_NOTICE,
-    GFS_PROMISED,
-    GFS_PUBLISHED,
-    GFS_PUBLISHED_SIMPLE_PLACE,
-    GFS_PUBLISHED_SIMPLE_PREEMPT,
-    GFS_SIMPLE_PLACE,
-    GFS_SIMPLE_PREEMPT,
-)
+from takeup.cluster.policies import baselines, gfs
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.rules import SchedulerRules
 from takeup.errors import UnknownName
 
-__all__ = ["POLICIES", "RuleBasedScheduler", "find_policy"]
-
 POLICIES: dict[str, SchedulerRules] = {
-    "fifo": FIFO,
-    "fifo_strict": FIFO_STRICT,
-    "yarn_cs": YARN_CS,
-    "yarn_cs_published": YARN_CS_PUBLISHED,
-    "chronus": CHRONUS,
-    "chronus_published": CHRONUS_PUBLISHED,
-    "lyra": LYRA,
-    "lyra_published": LYRA_PUBLISHED,
-    "fgd": FGD,
-    "fgd_published": FGD_PUBLISHED,
-    "kube": KUBE,
-    "kueue": KUEUE,
-    "slurm": SLURM,
-    "kai": KAI,
-    "gfs": GFS,
-    "gfs_notice": GFS_NOTICE,
-    "gfs_promised": GFS_PROMISED,
-    "gfs_published": GFS_PUBLISHED,
-    "gfs_simple_place": GFS_SIMPLE_PLACE,
-    "gfs_simple_preempt": GFS_SIMPLE_PREEMPT,
-    "gfs_published_simple_place": GFS_PUBLISHED_SIMPLE_PLACE,
-    "gfs_published_simple_preempt": GFS_PUBLISHED_SIMPLE_PREEMPT,
-    "gfs_artifact": GFS_ARTIFACT,
+    "fifo": baselines.FIFO,
+    "fifo_strict": baselines.FIFO_STRICT,
+    "yarn_cs": baselines.YARN_CS,
+    "yarn_cs_published": baselines.YARN_CS_PUBLISHED,
+    "chronus": baselines.CHRONUS,
+    "chronus_published": baselines.CHRONUS_PUBLISHED,
+    "lyra": baselines.LYRA,
+    "lyra_published": baselines.LYRA_PUBLISHED,
+    "fgd": baselines.FGD,
+    "fgd_published": baselines.FGD_PUBLISHED,
+    "kube": baselines.KUBE,
+    "kueue": baselines.KUEUE,
+    "slurm": baselines.SLURM,
+    "kai": baselines.KAI,
+    "gfs": gfs.GFS,
+    "gfs_notice": gfs.GFS_NOTICE,
+    "gfs_promised": gfs.GFS_PROMISED,
+    "gfs_published": gfs.GFS_PUBLISHED,
+    "gfs_simple_place": gfs.GFS_SIMPLE_PLACE,
+    "gfs_simple_preempt": gfs.GFS_SIMPLE_PREEMPT,
+    "gfs_published_simple_place": gfs.GFS_PUBLISHED_SIMPLE_PLACE,
+    "gfs_published_simple_preempt": gfs.GFS_PUBLISHED_SIMPLE_PREEMPT,
+    "gfs_artifact": gfs.GFS_ARTIFACT,
 }
 
 

@@ -1,18 +1,7 @@
 """Rules of the baselines: FIFO, YARN-CS, Chronus, Lyra, FGD, and stock kube-scheduler, Kueue, Slurm and KAI."""
 
-from takeup.cluster.scheduling.rules import (
-    BY_SIZE,
-    FEWEST,
-    FRAGMENT,
-    FRAGMENT_ARTIFACT,
-    FRAGMENT_NODE,
-    LARGEST_FIRST,
-    NEWEST,
-    SMALLEST_FIRST,
-    TIGHTEST,
-    TRY_SMALLER,
-    SchedulerRules,
-)
+from takeup.cluster.scheduling import rules
+from takeup.cluster.scheduling.rules import SchedulerRules
 
 # First in, first out: one queue for all jobs, no quota, no evictions --------------------------------------------------
 #
@@ -20,7 +9,7 @@ from takeup.cluster.scheduling.rules import (
 # gang as large as the pool then drains it first.
 
 FIFO_STRICT = SchedulerRules(one_queue=True)
-FIFO = FIFO_STRICT._replace(high_failure=TRY_SMALLER)
+FIFO = FIFO_STRICT._replace(high_failure=rules.TRY_SMALLER)
 
 
 # YARN's Capacity Scheduler: strict queues, best fit blind to the kinds of jobs ----------------------------------------
@@ -29,8 +18,10 @@ FIFO = FIFO_STRICT._replace(high_failure=TRY_SMALLER)
 # that could be freed, and evicts the oldest runs there. As published, it looks for idle GPUs first, and evicts the
 # youngest, and an application that does not fit now does not block those behind it.
 
-YARN_CS = SchedulerRules(victims=TIGHTEST, straight=True, uses_quota=True)
-YARN_CS_PUBLISHED = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)
+YARN_CS = SchedulerRules(victims=rules.TIGHTEST, straight=True, uses_quota=True)
+YARN_CS_PUBLISHED = SchedulerRules(
+    high_failure=rules.TRY_SMALLER, spot_failure=rules.TRY_SMALLER, victims=rules.NEWEST, uses_quota=True
+)
 
 
 # Chronus: leases instead of evictions. Every 20 minutes all jobs are put back and placed again, high priority first
@@ -40,10 +31,10 @@ YARN_CS_PUBLISHED = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SM
 # s.
 
 CHRONUS = SchedulerRules(
-    high_order=BY_SIZE,
-    spot_order=BY_SIZE,
-    high_failure=TRY_SMALLER,
-    spot_failure=TRY_SMALLER,
+    high_order=rules.BY_SIZE,
+    spot_order=rules.BY_SIZE,
+    high_failure=rules.TRY_SMALLER,
+    spot_failure=rules.TRY_SMALLER,
     period_s=300.0,
     lease_s=1200.0,
     lease_overhead_s=120.0,
@@ -57,9 +48,13 @@ CHRONUS_PUBLISHED = CHRONUS._replace(lease_moved_only=True)
 # of GFS sorted them the other way round, smallest jobs first, and let all spot jobs wait behind one that does not fit.
 
 LYRA = SchedulerRules(
-    high_order=BY_SIZE, spot_order=BY_SIZE, high_failure=TRY_SMALLER, victims=SMALLEST_FIRST, uses_quota=True
+    high_order=rules.BY_SIZE,
+    spot_order=rules.BY_SIZE,
+    high_failure=rules.TRY_SMALLER,
+    victims=rules.SMALLEST_FIRST,
+    uses_quota=True,
 )
-LYRA_PUBLISHED = LYRA._replace(victims=LARGEST_FIRST, spot_failure=TRY_SMALLER)
+LYRA_PUBLISHED = LYRA._replace(victims=rules.LARGEST_FIRST, spot_failure=rules.TRY_SMALLER)
 
 
 # FGD: place where the GPUs that a typical request cannot use grow the least -------------------------------------------
@@ -68,8 +63,10 @@ LYRA_PUBLISHED = LYRA._replace(victims=LARGEST_FIRST, spot_failure=TRY_SMALLER)
 # `f - m * floor(f / m)`, in a scheduler that backfills behind a job that does not fit. Evictions are those of the
 # evaluation: on the node that is fragmented least, oldest first.
 
-FGD = SchedulerRules(score=FRAGMENT_ARTIFACT, victims=FRAGMENT_NODE, straight=True, uses_quota=True)
-FGD_PUBLISHED = FGD._replace(score=FRAGMENT, straight=False, high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER)
+FGD = SchedulerRules(score=rules.FRAGMENT_ARTIFACT, victims=rules.FRAGMENT_NODE, straight=True, uses_quota=True)
+FGD_PUBLISHED = FGD._replace(
+    score=rules.FRAGMENT, straight=False, high_failure=rules.TRY_SMALLER, spot_failure=rules.TRY_SMALLER
+)
 
 
 # What stock systems do today when a high-priority job does not fit ----------------------------------------------------
@@ -80,7 +77,9 @@ FGD_PUBLISHED = FGD._replace(score=FRAGMENT, straight=False, high_failure=TRY_SM
 # victims that are not needed are spared. `SLURM`: preempt/qos with the youngest first. `KAI`: the same, but a job is
 # protected in its first minutes.
 
-KUBE = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=FEWEST, uses_quota=True)
-KUEUE = SchedulerRules(victims=NEWEST, uses_quota=True)
-SLURM = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)
+KUBE = SchedulerRules(
+    high_failure=rules.TRY_SMALLER, spot_failure=rules.TRY_SMALLER, victims=rules.FEWEST, uses_quota=True
+)
+KUEUE = SchedulerRules(victims=rules.NEWEST, uses_quota=True)
+SLURM = KUBE._replace(victims=rules.NEWEST)
 KAI = SLURM._replace(min_runtime_s=600.0)

@@ -1,34 +1,23 @@
 """GFS (Duan et al., ASPLOS 2026): high-priority jobs by size, spot jobs within a forecast quota, cheapest evictions."""
 
-from takeup.cluster.scheduling.rules import (
-    BEST_FIT,
-    BY_SIZE,
-    CHEAPEST,
-    PACKED,
-    PACKED_BLIND,
-    SHELTERED,
-    SINCE_START,
-    TIGHTEST,
-    TRY_SMALLER,
-    TWO_POINTERS,
-    SchedulerRules,
-)
+from takeup.cluster.scheduling import rules
+from takeup.cluster.scheduling.rules import SchedulerRules
 
 GFS_PUBLISHED = SchedulerRules(
-    high_order=BY_SIZE,
-    spot_order=BY_SIZE,
-    high_failure=TRY_SMALLER,
-    spot_failure=TRY_SMALLER,
-    score=PACKED,
-    victims=TWO_POINTERS,
+    high_order=rules.BY_SIZE,
+    spot_order=rules.BY_SIZE,
+    high_failure=rules.TRY_SMALLER,
+    spot_failure=rules.TRY_SMALLER,
+    score=rules.PACKED,
+    victims=rules.TWO_POINTERS,
     uses_quota=True,
 )
-GFS_ARTIFACT = GFS_PUBLISHED._replace(score=PACKED_BLIND, victims=SINCE_START, counts_workers=False)
-GFS_PUBLISHED_SIMPLE_PLACE = GFS_PUBLISHED._replace(score=BEST_FIT)
-GFS_PUBLISHED_SIMPLE_PREEMPT = GFS_PUBLISHED._replace(victims=TIGHTEST)
+GFS_ARTIFACT = GFS_PUBLISHED._replace(score=rules.PACKED_BLIND, victims=rules.SINCE_START, counts_workers=False)
+GFS_PUBLISHED_SIMPLE_PLACE = GFS_PUBLISHED._replace(score=rules.BEST_FIT)
+GFS_PUBLISHED_SIMPLE_PREEMPT = GFS_PUBLISHED._replace(victims=rules.TIGHTEST)
 GFS = GFS_PUBLISHED._replace(
-    score=SHELTERED,
-    victims=CHEAPEST,
+    score=rules.SHELTERED,
+    victims=rules.CHEAPEST,
     opportunistic=True,
     max_evictions=3,
     ageing_s=6 * 3600.0,
@@ -40,5 +29,5 @@ GFS = GFS_PUBLISHED._replace(
 )
 GFS_NOTICE = GFS._replace(notice_s=60.0)
 GFS_PROMISED = GFS._replace(opportunistic=False)
-GFS_SIMPLE_PLACE = GFS._replace(score=BEST_FIT)
-GFS_SIMPLE_PREEMPT = GFS._replace(victims=TIGHTEST)
+GFS_SIMPLE_PLACE = GFS._replace(score=rules.BEST_FIT)
+GFS_SIMPLE_PREEMPT = GFS._replace(victims=rules.TIGHTEST)

@@ -229,7 +229,7 @@ def _held(snapshot: PoolSnapshot, now_s: float, quota: Quota, rules: SchedulerRu
         if fleet.jobs[number]["nominated"] >= 0:
             reason = "GPUs are kept for it until its victims have left"
         elif job.kind == Kind.HIGH and now_s - fleet.jobs[number]["since_s"] < rules.patience_s:
-            reason += f"; for {rules.patience_s / 3600:g} h it stops nobody whose GPUs would mostly stay idle"
+            reason += f"; for {rules.patience_s / 3600:g} h it evicts no job whose GPUs would mostly stay idle"
         elif job.kind == Kind.SPOT and rules.uses_quota and held + job.num_gpus > most:
             reason = f"quota of {most:g} GPUs, {held:g} in use; {reason}"
         yield Hold(job.id, reason)

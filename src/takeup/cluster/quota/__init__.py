@@ -3,7 +3,5 @@
 Open `allocator.py` first.
 """
 
-from takeup.cluster.quota.allocator import Feedback, Goal, SpotQuota, corrected
-from takeup.cluster.quota.menu import Menu, SpotPromise, promises_of
-
-__all__ = ["Feedback", "Goal", "Menu", "SpotPromise", "SpotQuota", "corrected", "promises_of"]
+from takeup.cluster.quota.allocator import Goal as Goal
+from takeup.cluster.quota.allocator import SpotQuota as SpotQuota

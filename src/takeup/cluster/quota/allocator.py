@@ -3,15 +3,14 @@
 Duan et al., ASPLOS 2026, on the spot quota allocator. With capacity C and the p-quantile of the highest demand over
 the next H hours, f(H) = C - quantile is free, and the quota is Q(H) = coefficient * f(H). Beyond the paper: the
 quantile is that of the maximum, not the highest of hourly quantiles; promises for all H and p hold together (see
-`menu`); the quota can be limited to what could run now, idle GPUs and guaranteed jobs; and gangs that need whole
-nodes get promises only as far as a forecast of whole nodes allows.
+`Menu`); and gangs that need whole nodes get promises only as far as a forecast of whole nodes allows.
 
     source = SpotQuota()
     source.quota("A100", evidence)                  every five minutes: how much guaranteed jobs may hold, by hours
     source.offer("A100", evidence, num_gpus=16, num_nodes=2)                     the best promises for such a job now
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, sqrt
 from statistics import NormalDist
@@ -22,11 +21,88 @@ import numpy.typing as npt
 
 from takeup.cluster.contract import Evidence
 from takeup.cluster.forecast import DEFAULT_MODEL, make_forecaster
-from takeup.cluster.forecast.distribution import Scope
-from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.forecast.forecaster import Forecaster, Scope
 from takeup.cluster.model import Offer, Quota
-from takeup.cluster.quota.menu import Menu, SpotPromise
 from takeup.errors import BadInput
+
+# The menu of promises: GPUs for a number of hours with a probability, all of them kept together -----------------------
+#
+# How it works. `free_gpus[i][j]` is what demand leaves free for `hours[i]` with `probabilities[j]`. When demand takes
+# more than is free, weaker promises are broken before stronger ones: a higher probability is stronger, and at the same
+# probability the one that lasts longer. So a promise is kept with its probability if it and all stronger ones fit into
+# what is free for it; selling one uses up every weaker one. A stronger promise also satisfies a request for a weaker
+# one.
+
+HOUR_S = 3600.0
+Table = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpotPromise:
+    """`num_gpus` GPUs are promised until `until_s`, with this probability."""
+
+    num_gpus: float
+    until_s: float
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """What can be promised in a pool; `free_gpus[i][j]` belongs to `hours[i]` and `probabilities[j]`, both rising."""
+
+    pool: str
+    hours: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    free_gpus: Table
+
+    def available(self, sold: Iterable[SpotPromise], now_s: float) -> Table:
+        """GPUs that can still be promised for each entry; fewer for more hours and higher probabilities."""
+        live = [promise for promise in sold if promise.until_s > now_s]
+        raw = [[self._room(live, now_s, hours, level) for level in self.probabilities] for hours in self.hours]
+        for row in range(len(self.hours) - 1, -1, -1):  # a stronger promise covers a weaker one
+            for column in range(len(self.probabilities) - 1, -1, -1):
+                longer = raw[row + 1][column] if row + 1 < len(self.hours) else 0.0
+                surer = raw[row][column + 1] if column + 1 < len(self.probabilities) else 0.0
+                raw[row][column] = max(raw[row][column], longer, surer)
+        return tuple(map(tuple, raw))
+
+    def offers(self, num_gpus: int, sold: Iterable[SpotPromise], now_s: float) -> tuple[Offer, ...]:
+        """The longest promise for each probability that nothing surer outlasts; the surest first."""
+        table, found, longest = self.available(sold, now_s), [], 0.0
+        for column in range(len(self.probabilities) - 1, -1, -1):
+            enough = [hours for row, hours in enumerate(self.hours) if table[row][column] >= num_gpus]
+            if enough and enough[-1] > longest:
+                longest = enough[-1]
+                found.append(Offer(self.pool, num_gpus, longest, self.probabilities[column]))
+        return tuple(found)
+
+    def _room(self, live: Sequence[SpotPromise], now_s: float, hours: float, level: float) -> float:
+        """GPUs that may be added to this entry, so that it and every weaker promise sold is still kept."""
+        room = self._free(hours, level) - _load(live, now_s, hours, level)
+        for promise in live:
+            left_h = (promise.until_s - now_s) / HOUR_S
+            if (promise.probability, left_h) <= (level, hours):
+                free = self._free(left_h, promise.probability)
+                room = min(room, free - _load(live, now_s, left_h, promise.probability))
+        return max(0.0, room)
+
+    def _free(self, hours: float, level: float) -> float:
+        """Free GPUs of the smallest entry that covers the request; 0 if none does."""
+        for row, known_h in enumerate(self.hours):
+            if known_h >= hours:
+                columns = (column for column, known in enumerate(self.probabilities) if known >= level)
+                return next((self.free_gpus[row][column] for column in columns), 0.0)
+        return 0.0
+
+
+def _load(live: Sequence[SpotPromise], now_s: float, hours: float, level: float) -> float:
+    """GPUs of promises at least as strong."""
+    return sum(
+        promise.num_gpus
+        for promise in live
+        if (promise.probability, (promise.until_s - now_s) / HOUR_S) >= (level, hours)
+    )
+
 
 # What high-priority demand of a pool stays under from now on, for some hours and with some probability ----------------
 #
@@ -34,7 +110,6 @@ from takeup.errors import BadInput
 # above the last one shifts the forecast; demand below does not, for it may come back. Before the first hour is over
 # there is no history: then demand is a random walk, by a quarter of the pool in an hour.
 
-HOUR_S = 3600.0
 TINY_H = 1e-9
 GUESSED_SHARE = 0.25  # of the pool: how far demand moves in an hour while nothing is known
 
@@ -207,8 +282,7 @@ class _Pool:
 class SpotQuota:
     """A source of quotas that remembers a forecast and a coefficient for each pool; same evidence, same answers.
 
-    Quotas are for the goal's probability. `has_feedback` off leaves the coefficient at 1. `is_executable` limits quotas
-    to what could run at this moment.
+    Quotas are for the goal's probability. `has_feedback` off leaves the coefficient at 1.
     """
 
     goal: Goal = field(default_factory=Goal)
@@ -216,7 +290,6 @@ class SpotQuota:
     probabilities: tuple[float, ...] = PROBABILITIES
     make_forecast: Callable[[], DemandForecast] | None = None
     has_feedback: bool = True
-    is_executable: bool = False
     _pools: dict[str, _Pool] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -230,10 +303,9 @@ class SpotQuota:
     def quota(self, pool: str, evidence: Evidence) -> Quota:
         """How many GPUs guaranteed spot jobs may hold from now on, by the hours promised."""
         state = self._updated(pool, evidence)
-        limit = evidence.idle_gpus + evidence.guaranteed_gpus if self.is_executable else evidence.capacity_gpus
         free = self._free(state, state.forecast, evidence.capacity_gpus, self.goal.probability)
         (below,) = state.forecast.max_quantiles(self.hours[:1], self.goal.probability)
-        return Quota(pool, {hours: min(limit, gpus) for hours, gpus in zip(self.hours, free, strict=True)}, below)
+        return Quota(pool, dict(zip(self.hours, free, strict=True)), below)
 
     def coefficient(self, pool: str) -> float:
         """The safety coefficient of a pool now."""

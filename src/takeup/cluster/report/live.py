@@ -5,14 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from takeup.cluster.model import Decision, Evict, Eviction, Grade, Hold, Kind, SetQuota, Start, State, Waiting
+from takeup.cluster.report.outcomes import CLASSES
 from takeup.core.control import ApplyOutcome, LoopCounters
 from takeup.core.report import Cell, Column, Report, Table
 
-# What a scheduler decided on an engine: how much of each kind, and the latest decisions with their reasons ------------
-
 MOST_DECISIONS = 30
 WORDS = {Start: "start", Evict: "evict", Hold: "hold", SetQuota: "set quota"}
-GRADES = {Grade.HIGH: "high priority", Grade.GUARANTEED: "spot, guaranteed", Grade.OPPORTUNISTIC: "spot, no promise"}
 
 
 @dataclass(slots=True)
@@ -69,11 +67,12 @@ def counts_table(diary: DecisionLog) -> Table:
     return Table("Decisions", columns, rows)
 
 
-def decisions_table(diary: DecisionLog) -> Table:
+def decisions_table(diary: DecisionLog, most: int = MOST_DECISIONS, title: str = "What was decided") -> Table:
     """The latest decisions that change something."""
-    rows: tuple[tuple[Cell, ...], ...] = tuple((outcome, sentence(decision)) for decision, outcome in diary.latest)
+    latest = tuple(diary.latest)[-most:]
+    rows: tuple[tuple[Cell, ...], ...] = tuple((outcome, sentence(decision)) for decision, outcome in latest)
     note = f"the latest {len(rows)}; decisions to let a job wait are only counted" if rows else "nothing was decided"
-    return Table("What was decided", (Column("outcome"), Column("decision and reason")), rows, note)
+    return Table(title, (Column("outcome"), Column("decision and reason")), rows, note)
 
 
 def state_table(state: State) -> Table:
@@ -82,7 +81,7 @@ def state_table(state: State) -> Table:
     columns = (
         Column("pool"),
         Column("GPUs", "", 0),
-        *(Column(name, "GPUs", 1) for name in GRADES.values()),
+        *(Column(name, "GPUs", 1) for name in CLASSES.values()),
         Column("idle", "GPUs", 1),
         Column("waiting"),
     )
@@ -91,7 +90,7 @@ def state_table(state: State) -> Table:
 
 def used_gpus(state: State, pool: str) -> dict[Grade, float]:
     """GPUs of a pool in use, by the grade of the run."""
-    used = dict.fromkeys(GRADES, 0.0)
+    used = dict.fromkeys(CLASSES, 0.0)
     for run in state.runs:
         if run.job.pool == pool:
             used[run.grade] += run.job.num_gpus
@@ -120,9 +119,10 @@ def screen(
     title: str, seed: int, state: State | None, diary: DecisionLog, counters: LoopCounters, problems: Sequence[str] = ()
 ) -> Report:
     """The tables of the live view; before the first state, only the last decisions and round counts."""
-    tables = () if state is None else (_pools(state), _queue(state), _evictions(state))
+    shown = () if state is None else (_pools(state), _queue(state), _evictions(state))
     rounds = f"{counters.num_rounds} rounds, {counters.num_failed_rounds} of them failed"
-    return Report(title, "cluster", {}, seed, tables=(*tables, _decisions(diary)), notes=(rounds, *problems[-1:]))
+    tables = (*shown, decisions_table(diary, MOST_SHOWN, "Last decisions"))
+    return Report(title, "cluster", {}, seed, tables=tables, notes=(rounds, *problems[-1:]))
 
 
 def _pools(state: State) -> Table:
@@ -183,12 +183,6 @@ def _eviction_row(eviction: Eviction, now_s: float) -> tuple[Cell, ...]:
 
 def _rest(count: int) -> str:
     return f"and {count - MOST_ROWS} more" if count > MOST_ROWS else ""
-
-
-def _decisions(diary: DecisionLog) -> Table:
-    latest = tuple(diary.latest)[-MOST_SHOWN:]
-    rows: tuple[tuple[Cell, ...], ...] = tuple((outcome, sentence(decision)) for decision, outcome in latest)
-    return Table("Last decisions", (Column("outcome"), Column("decision and reason")), rows)
 
 
 # A controller for Prometheus: what it has done and what the cluster looks like, in its text format --------------------

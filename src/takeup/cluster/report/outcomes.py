@@ -13,7 +13,7 @@ from takeup.core.report import Cell, Column, Series, Table
 #
 # Three eviction rates are in use and they differ, so all three are shown under names that say what they count against.
 
-SECONDS_PER_HOUR = 3600.0
+HOUR_S = 3600.0
 SCHEDULER_COLUMNS = (
     Column("policy"),
     Column("evictions per period", "%", 2),
@@ -65,7 +65,7 @@ def _scheduler_row(name: str, metrics: Metrics) -> tuple[Cell, ...]:
         100 * metrics.guarantee_kept[Grade.OPPORTUNISTIC],
         100 * metrics.allocation_rate,
         100 * metrics.useful_rate,
-        metrics.lost_gpu_s / SECONDS_PER_HOUR,
+        metrics.lost_gpu_s / HOUR_S,
     )
 
 
@@ -95,8 +95,8 @@ def pools_table(outcomes: Sequence[Outcome]) -> Table:
 
 def _pool_row(outcome: Outcome, place: int, pool: str) -> tuple[Cell, ...]:
     metrics = outcome.metrics(pool)
-    first = int(outcome.from_s // SECONDS_PER_HOUR)
-    quota = outcome.quota_gpus[place, first : int(outcome.to_s // SECONDS_PER_HOUR)]
+    first = int(outcome.from_s // HOUR_S)
+    quota = outcome.quota_gpus[place, first : int(outcome.to_s // HOUR_S)]
     quota = quota[np.isfinite(quota)]
     return (
         outcome.scheduler,
@@ -115,12 +115,9 @@ def _pool_row(outcome: Outcome, place: int, pool: str) -> tuple[Cell, ...]:
 
 Row = dict[str, Cell]
 
-HOUR_S, HOURS_A_DAY = 3600.0, 24.0
+HOURS_A_DAY = 24.0
 MOST_POINTS = 250  # of one line; more cannot be told apart
 CLASSES = {Grade.HIGH: "high priority", Grade.GUARANTEED: "spot, guaranteed", Grade.OPPORTUNISTIC: "spot, no promise"}
-
-
-# Schedulers side by side ----------------------------------------------------------------------------------------------
 
 
 def eviction_bars(outcomes: Sequence[Outcome]) -> Series:
@@ -155,9 +152,6 @@ def usage_bars(outcomes: Sequence[Outcome]) -> Series:
         for name, share in (("allocated", found.allocation_rate), ("useful", found.useful_rate)):
             rows.append({"policy": outcome.scheduler, "GPU time": name, "share": 100 * share})
     return Series("GPU time", "policy", "share", tuple(rows), "GPU time", y_unit="%", kind="bar")
-
-
-# Over time ------------------------------------------------------------------------------------------------------------
 
 
 def allocation_series(outcomes: Sequence[Outcome]) -> Series:

@@ -2,9 +2,9 @@
 
 rules.py             options of a scheduler               layout.py      a pool as arrays of records
 scheduling_pass.py   one pass: queues, quota, starts      counters.py    start, evict and queue jobs
-placement.py         nodes for a gang                     victims.py     which jobs to evict from one node
-eviction_plan.py     victims for a whole gang             gangs.py       optimal victims (integer program)
-snapshot.py          states to arrays and back            outcome.py     metrics of a replay
+placement.py         nodes and victims for a gang         victims.py     which jobs to evict from one node
+gangs.py             optimal victims (integer program)    snapshot.py    a pool of a state as arrays
+outcome.py           metrics of a replay
 """
 
 from takeup.core.compiled import drop_stale_code

@@ -40,7 +40,7 @@ LOG = np.dtype(
 
 STARTED, EVICTED, LEASE_OVER, NOTICED = range(4)  # what a line of the log says
 NUM_WAITING_HIGH, NUM_WAITING_SPOT, NUM_RUNNING, NUM_LOGGED, NUM_NOMINATED, NUM_LEFT = range(6)  # places of `totals`
-RUNNING_MILLI, IS_BLOCKED, FIRST_WAITING = 6, 9, 11  # a place for each grade, and for each queue
+RUNNING_MILLI, FIRST_WAITING = 6, 11  # a place for each grade, and for each queue
 ALL_GPUS, FREE_GPUS, HIGH_GPUS, SHARE_ROOM_MILLI, NUM_TOTALS = range(
     13, 18
 )  # of all nodes: shows at once what cannot fit

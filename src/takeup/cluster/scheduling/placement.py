@@ -1,4 +1,4 @@
-"""Numba kernels: nodes for a gang, all or nothing, from GPUs that are idle.
+"""Numba kernels: nodes for a gang, all or nothing, from GPUs that are idle, or with victims.
 
 A node is chosen by its score, the lowest first. `BEST_FIT` leaves the fewest idle GPUs. `PACKED` does too, then prefers
 nodes that hold more of the same kind, then separates the kinds: spot jobs go where evictions are rare, high-priority
@@ -9,22 +9,31 @@ other nodes stay whole or can be emptied. `FRAGMENT` raises the GPUs that a typi
 
 import numpy as np
 
-from takeup.cluster.scheduling.counters import available, fullest_fit, place_worker, remove_worker
-from takeup.cluster.scheduling.layout import FREE_GPUS, SHARE_ROOM_MILLI, Fleet
-from takeup.cluster.scheduling.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED, PACKED_BLIND, SHELTERED
+from takeup.cluster.scheduling.counters import available, fragmentation, fullest_fit, place_worker, remove_worker
+from takeup.cluster.scheduling.layout import ALL_GPUS, FREE_GPUS, HIGH_GPUS, NUM_RUNNING, SHARE_ROOM_MILLI, Fleet
+from takeup.cluster.scheduling.rules import (
+    BEST_FIT,
+    CHEAPEST,
+    FRAGMENT_ARTIFACT,
+    NEWEST,
+    PACKED,
+    PACKED_BLIND,
+    SHELTERED,
+    SchedulerRules,
+)
+from takeup.cluster.scheduling.victims import (
+    AGREED,
+    CHOSEN,
+    choose,
+    freed,
+    idle_in_plan,
+    is_evictable,
+    price,
+    room_in_plan,
+    unmark,
+)
 from takeup.core.arrays import Ints
 from takeup.core.compiled import inner, kernel
-
-
-@inner
-def fragmentation(free: int, artifact: bool) -> float:
-    """How many of `free` GPUs on a node a typical request cannot use (Weng et al., ATC 2023).
-
-    Of all requests 10 % ask for two GPUs, 5 % for four and 50 % for eight; those for one can use any.
-    """
-    if artifact:
-        return 0.10 * (free - free // 2) + 0.05 * (free - free // 4) + 0.50 * (free - free // 8)
-    return 0.10 * (free % 2) + 0.05 * (free % 4) + 0.50 * (free % 8)
 
 
 @inner
@@ -115,3 +124,188 @@ def update_calmness(fleet: Fleet, last_hour: Ints, last_day: Ints) -> None:
     for node in range(len(fleet.nodes)):
         heat = 0.01 * 2.0 ** (0.8 * last_hour[node] + 0.2 * last_day[node])
         fleet.nodes[node].calm = 10_000.0 * max(0.0, 1.0 - heat)
+
+
+# Eviction plan for a whole gang: no job is evicted before every worker has a node in the plan -------------------------
+#
+# How it works. Each worker in sequence takes the node where it costs least. Prices of nodes are cached, and recomputed
+# only where something changed: on the node just used, and wherever an agreed victim had workers. A victim that was
+# agreed for one worker may free enough for others too; at the end victims that are not needed are spared.
+
+
+@inner
+def plan_gang(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bool:
+    """Find a node for each worker in `planned`, with victims marked as agreed; False if it cannot be done."""
+    it = fleet.jobs[job]
+    asked = max(1, it.gpus)
+    if fleet.totals[ALL_GPUS] - fleet.totals[HIGH_GPUS] < asked * it.workers:
+        return False
+    if _num_possible(fleet, asked, it.workers) < it.workers:
+        return False
+    if rules.victims == NEWEST:
+        done = _plan_newest(fleet, it.workers, asked, now_s, rules)
+    else:
+        done = _plan_nodes(fleet, it.workers, asked, now_s, rules)
+        if done and rules.victims == CHEAPEST and it.workers > 1:
+            _put_back_unneeded(fleet, it.workers, asked, now_s, rules)
+    if not done:
+        clear_plan(fleet)
+    return done
+
+
+@inner
+def _num_possible(fleet: Fleet, asked: int, enough: int) -> int:
+    count = 0
+    for node in range(len(fleet.nodes)):
+        count += max(0, room_in_plan(fleet, node)) // asked
+        if count >= enough:
+            break
+    return count
+
+
+@inner
+def clear_plan(fleet: Fleet) -> None:
+    """Clear all notes of a plan."""
+    for node in range(len(fleet.nodes)):
+        fleet.nodes[node].gain = 0
+        fleet.nodes[node].taken = 0
+    for place in range(fleet.totals[NUM_RUNNING]):
+        fleet.jobs[fleet.running[place]].mark = 0
+
+
+@inner
+def _plan_nodes(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
+    for node in range(len(fleet.nodes)):
+        fleet.nodes[node].stale = 1
+    for worker in range(num_workers):
+        node = _best_node(fleet, asked, now_s, rules)
+        if node < 0:
+            return False
+        count, _first, _second = choose(fleet, node, asked, now_s, rules)
+        for place in range(count):
+            if fleet.jobs[fleet.scratch[0, place]].mark == CHOSEN:
+                _agree(fleet, fleet.scratch[0, place])
+        fleet.nodes[node].taken += asked
+        fleet.nodes[node].stale = 1
+        fleet.planned[worker] = node
+    return True
+
+
+@inner
+def _best_node(fleet: Fleet, asked: int, now_s: float, rules: SchedulerRules) -> int:
+    best, lowest, lowest_second = -1, np.inf, np.inf
+    for node in range(len(fleet.nodes)):
+        it = fleet.nodes[node]
+        if it.stale == 1:
+            count, it.price, it.second = choose(fleet, node, asked, now_s, rules)
+            unmark(fleet, count)
+            it.stale = 0
+        if it.price < lowest or (it.price == lowest < np.inf and it.second < lowest_second):
+            best, lowest, lowest_second = node, it.price, it.second
+    return best
+
+
+@inner
+def _agree(fleet: Fleet, victim: int) -> None:
+    it = fleet.jobs[victim]
+    it.mark = AGREED
+    for worker in range(it.first_worker, it.first_worker + it.workers):
+        node = fleet.workers[worker].node
+        fleet.nodes[node].gain = freed(fleet, node, AGREED)
+        fleet.nodes[node].stale = 1
+
+
+@inner
+def _put_back(fleet: Fleet, victim: int) -> None:
+    it = fleet.jobs[victim]
+    it.mark = 0
+    for worker in range(it.first_worker, it.first_worker + it.workers):
+        node = fleet.workers[worker].node
+        fleet.nodes[node].gain = freed(fleet, node, AGREED)
+
+
+@inner
+def _fits(fleet: Fleet, num_workers: int, asked: int) -> bool:
+    count = 0
+    for node in range(len(fleet.nodes)):
+        count += max(0, idle_in_plan(fleet, node)) // asked
+        if count >= num_workers:
+            return True
+    return False
+
+
+@inner
+def _plan_newest(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
+    starts = np.empty(fleet.totals[NUM_RUNNING])
+    jobs = np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
+    for place in range(len(jobs)):
+        starts[place] = -fleet.jobs[jobs[place]].start_s
+    order = jobs[np.argsort(starts, kind="mergesort")]
+    num_looked = 0
+    while num_looked < len(order) and not _fits(fleet, num_workers, asked):
+        if is_evictable(fleet, order[num_looked], now_s, rules):
+            _agree(fleet, order[num_looked])
+        num_looked += 1
+    if not _fits(fleet, num_workers, asked):
+        return False
+    for place in range(num_looked - 1, -1, -1):
+        if fleet.jobs[order[place]].mark == AGREED:
+            _put_back_if_spare(fleet, order[place], num_workers, asked)
+    _seat_tightly(fleet, num_workers, asked)
+    return True
+
+
+@inner
+def _put_back_if_spare(fleet: Fleet, victim: int, num_workers: int, asked: int) -> bool:
+    _put_back(fleet, victim)
+    if _fits(fleet, num_workers, asked):
+        return True
+    _agree(fleet, victim)
+    return False
+
+
+@inner
+def _put_back_unneeded(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: SchedulerRules) -> None:
+    """Spare victims that later ones made redundant, most expensive first; then place the gang on the tightest nodes."""
+    for node in range(len(fleet.nodes)):
+        fleet.nodes[node].taken = 0
+    victims = agreed_victims(fleet)
+    costs = np.empty(len(victims))
+    for place in range(len(victims)):
+        costs[place] = -price(fleet, victims[place], now_s, rules)
+    order = victims[np.argsort(costs, kind="mergesort")]
+    num_spared = 0
+    for place in range(len(order)):
+        num_spared += _put_back_if_spare(fleet, order[place], num_workers, asked)
+    if num_spared > 0:
+        _seat_tightly(fleet, num_workers, asked)
+
+
+@inner
+def agreed_victims(fleet: Fleet) -> Ints:
+    """The victims of the plan, by number."""
+    found = np.empty(fleet.totals[NUM_RUNNING], np.int64)
+    count = 0
+    for place in range(fleet.totals[NUM_RUNNING]):
+        if fleet.jobs[fleet.running[place]].mark == AGREED:
+            found[count] = fleet.running[place]
+            count += 1
+    return np.sort(found[:count])
+
+
+@inner
+def _seat_tightly(fleet: Fleet, num_workers: int, asked: int) -> None:
+    for worker in range(num_workers):
+        node = _tightest(fleet, asked)
+        fleet.nodes[node].taken += asked
+        fleet.planned[worker] = node
+
+
+@inner
+def _tightest(fleet: Fleet, asked: int) -> int:
+    best, least = -1, 1_000_000
+    for node in range(len(fleet.nodes)):
+        idle = idle_in_plan(fleet, node)
+        if asked <= idle < least:
+            best, least = node, idle
+    return best

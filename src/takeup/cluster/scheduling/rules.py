@@ -44,10 +44,8 @@ class SchedulerRules(NamedTuple):
     lease_overhead_s: float = 0.0  # and pays this each time
     lease_moved_only: bool = False  # or only if it could not stay
     min_runtime_s: float = 0.0  # spot jobs are not evicted before this runtime
-    cool_down_s: float = 0.0  # an evicted job waits this long before it runs without a promise
     max_evictions: int = 1_000_000  # jobs with this many evictions are the last to be evicted again
     ageing_s: float = 0.0  # a job that waits longer is served first
-    reserve_s: float = 0.0  # no backfill past a job that waits longer than this
     notice_s: float = 0.0  # time that victims get to save their work
     patience_s: float = 0.0  # high-priority jobs wait this long before evictions that leave many GPUs idle
     patience_gpus: float = 0.0  # threshold: GPUs held by victims beyond what the job needs

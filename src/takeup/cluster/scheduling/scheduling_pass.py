@@ -7,34 +7,9 @@ changes the pool as if its decisions were carried out at once, and writes each i
 
 import numpy as np
 
-from takeup.cluster.scheduling.counters import (
-    append_log,
-    available,
-    enqueue,
-    evict,
-    nominate,
-    note_start,
-    place_worker,
-    release_nodes,
-    remove_worker,
-    withdraw,
-)
-from takeup.cluster.scheduling.eviction_plan import agreed_victims, clear_plan, plan_gang
-from takeup.cluster.scheduling.layout import (
-    FIRST_WAITING,
-    IS_BLOCKED,
-    LEASE_OVER,
-    NOTICED,
-    NUM_LEFT,
-    NUM_LOGGED,
-    NUM_NOMINATED,
-    NUM_RUNNING,
-    NUM_WAITING_HIGH,
-    NUM_WAITING_SPOT,
-    RUNNING_MILLI,
-    Fleet,
-)
-from takeup.cluster.scheduling.placement import place_gang
+from takeup.cluster.scheduling import counters, layout
+from takeup.cluster.scheduling.layout import Fleet
+from takeup.cluster.scheduling.placement import agreed_victims, clear_plan, place_gang, plan_gang
 from takeup.cluster.scheduling.rules import BY_SIZE, NOBODY, STOP, SchedulerRules
 from takeup.cluster.scheduling.victims import lost_gpu_s
 from takeup.core.arrays import Floats, Ints
@@ -48,16 +23,16 @@ TINY = 1e-9
 @kernel
 def run_pass(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> None:
     """Run a full pass; `quota_gpus[i]` GPUs may be promised for `hours[i]`, in rising order of hours."""
-    fleet.totals[NUM_LOGGED] = 0
-    fleet.totals[NUM_LEFT] = 0
+    fleet.totals[layout.NUM_LOGGED] = 0
+    fleet.totals[layout.NUM_LEFT] = 0
     if rules.lease_s > 0:
         _end_leases(fleet, now_s, rules)
-    if fleet.totals[NUM_NOMINATED] > 0:
+    if fleet.totals[layout.NUM_NOMINATED] > 0:
         _start_nominated(fleet, now_s)
-    if fleet.totals[NUM_WAITING_HIGH] > 0:
+    if fleet.totals[layout.NUM_WAITING_HIGH] > 0:
         _serve(fleet, False, now_s, hours, quota_gpus, rules)
         _serve_patient(fleet, now_s, hours, quota_gpus, rules)
-    if fleet.totals[NUM_WAITING_SPOT] > 0:
+    if fleet.totals[layout.NUM_WAITING_SPOT] > 0:
         _serve(fleet, True, now_s, hours, quota_gpus, rules)
 
 
@@ -66,17 +41,17 @@ def run_arrival_pass(
     fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
 ) -> None:
     """The same pass if only this job has arrived since the last one: no other waiting job can start."""
-    fleet.totals[NUM_LOGGED] = 0
-    fleet.totals[NUM_LEFT] = 0
+    fleet.totals[layout.NUM_LOGGED] = 0
+    fleet.totals[layout.NUM_LEFT] = 0
     is_spot = fleet.jobs[job].kind == 1 and not rules.one_queue
     queue = fleet.spot_queue if is_spot else fleet.high_queue
-    counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
+    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
     stops = (rules.spot_failure if is_spot else rules.high_failure) == STOP
-    if (stops and queue[0] != job) or fleet.totals[IS_BLOCKED + int(is_spot)] == 1:
+    if stops and queue[0] != job:
         return
     if _try(fleet, job, now_s, hours, quota_gpus, rules) == DONE:
         _remove(queue, fleet.totals, counter, job)
-    if fleet.totals[NUM_LEFT] > 0:  # jobs were evicted, and may have freed GPUs elsewhere
+    if fleet.totals[layout.NUM_LEFT] > 0:  # jobs were evicted, and may have freed GPUs elsewhere
         _serve_patient(fleet, now_s, hours, quota_gpus, rules)
         _serve(fleet, True, now_s, hours, quota_gpus, rules)
 
@@ -84,16 +59,14 @@ def run_arrival_pass(
 @inner
 def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> None:
     queue = fleet.spot_queue if is_spot else fleet.high_queue
-    counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
+    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
     stops = (rules.spot_failure if is_spot else rules.high_failure) == STOP
     fewest_failed = fleet.scratch[2]
     fewest_failed[:] = 1 << 40
     least_share_failed = least_refused = 1 << 40
     refused_h = -1.0
-    fleet.totals[IS_BLOCKED + int(is_spot)] = 0
-    if rules.ageing_s > 0 and _serve_starved(fleet, is_spot, now_s, hours, quota_gpus, rules):
-        fleet.totals[IS_BLOCKED + int(is_spot)] = 1
-        return
+    if rules.ageing_s > 0:
+        _serve_starved(fleet, is_spot, now_s, hours, quota_gpus, rules)
     by_size = (rules.spot_order if is_spot else rules.high_order) == BY_SIZE
     num_kept, place, num_waiting = 0, 0, fleet.totals[counter]
     while place < num_waiting:
@@ -134,8 +107,10 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
 def _serve_patient(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> None:
     """Serve the high-priority queue again after evictions: a job in its patience period may fit in what they freed."""
     num_seen = 0
-    while rules.patience_s > 0 and fleet.totals[NUM_LEFT] > num_seen and fleet.totals[NUM_WAITING_HIGH] > 0:
-        num_seen = fleet.totals[NUM_LEFT]
+    while (
+        rules.patience_s > 0 and fleet.totals[layout.NUM_LEFT] > num_seen and fleet.totals[layout.NUM_WAITING_HIGH] > 0
+    ):
+        num_seen = fleet.totals[layout.NUM_LEFT]
         _serve(fleet, False, now_s, hours, quota_gpus, rules)
 
 
@@ -163,30 +138,26 @@ def _first_below(fleet: Fleet, queue: Ints, low: int, high: int, milli: int) -> 
 @inner
 def _serve_starved(
     fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
-) -> bool:
-    """Serve over-age jobs first, oldest first. True if the oldest starves and backfill must stop."""
+) -> None:
+    """Serve over-age jobs first, oldest first, until one cannot start."""
     queue = fleet.spot_queue if is_spot else fleet.high_queue
-    counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
+    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
     while fleet.totals[counter] > 0:
         oldest = _oldest(fleet, is_spot, rules)
         it = fleet.jobs[oldest]
-        if now_s - it.since_s <= rules.ageing_s or it.nominated >= 0:
-            return False
-        outcome = _try(fleet, oldest, now_s, hours, quota_gpus, rules)
-        if outcome != DONE:
-            starves = rules.reserve_s > 0 and now_s - it.since_s >= rules.reserve_s
-            return outcome == NO_ROOM and starves
+        is_due = now_s - it.since_s > rules.ageing_s and it.nominated < 0
+        if not is_due or _try(fleet, oldest, now_s, hours, quota_gpus, rules) != DONE:
+            return
         _remove(queue, fleet.totals, counter, oldest)
-    return False
 
 
 @inner
 def _oldest(fleet: Fleet, is_spot: bool, rules: SchedulerRules) -> int:
     """The earliest submitted job of a queue that is not empty."""
-    job = fleet.totals[FIRST_WAITING + int(is_spot)]
+    job = fleet.totals[layout.FIRST_WAITING + int(is_spot)]
     while not (fleet.jobs[job].waiting == 1 and is_spot == (fleet.jobs[job].kind == 1 and not rules.one_queue)):
         job += 1
-    fleet.totals[FIRST_WAITING + int(is_spot)] = job
+    fleet.totals[layout.FIRST_WAITING + int(is_spot)] = job
     return int(job)
 
 
@@ -209,7 +180,7 @@ def _try(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats
         return NOT_ALLOWED
     if not place_gang(fleet, job, rules.score):
         return NO_ROOM
-    note_start(fleet, job, grade, now_s, 0)
+    counters.note_start(fleet, job, grade, now_s, 0)
     return DONE
 
 
@@ -227,8 +198,8 @@ def _held_milli(fleet: Fleet, job: int, rules: SchedulerRules) -> int:
     """What counts against the quota if this job gets a promise too."""
     held = _counted_milli(fleet, job, rules)
     if rules.counts_workers:
-        return int(fleet.totals[RUNNING_MILLI + GUARANTEED] + held)
-    for place in range(fleet.totals[NUM_RUNNING]):
+        return int(fleet.totals[layout.RUNNING_MILLI + GUARANTEED] + held)
+    for place in range(fleet.totals[layout.NUM_RUNNING]):
         other = fleet.jobs[fleet.running[place]]
         held += other.milli if other.grade == GUARANTEED else 0
     return int(held)
@@ -249,7 +220,7 @@ def _terms(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floa
     most_milli = 1000.0 * allowed_gpus(hours, quota_gpus, it.guarantee_h) + TINY
     if (it.guarantee_h > 0 or not rules.opportunistic) and _held_milli(fleet, job, rules) <= most_milli:
         return GUARANTEED
-    if rules.opportunistic and now_s - it.evicted_s >= rules.cool_down_s:
+    if rules.opportunistic:
         return OPPORTUNISTIC
     return -1
 
@@ -257,7 +228,7 @@ def _terms(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floa
 @inner
 def _try_high(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> int:
     if not rules.straight and place_gang(fleet, job, rules.score):
-        note_start(fleet, job, HIGH, now_s, 0)
+        counters.note_start(fleet, job, HIGH, now_s, 0)
         return DONE
     if rules.victims == NOBODY or not plan_gang(fleet, job, now_s, rules):
         return NO_ROOM
@@ -273,14 +244,14 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> in
     if rules.notice_s > 0 and lost.sum() > rules.notice_s * it.milli * it.workers / 1000.0:
         for place in range(len(victims)):
             fleet.jobs[victims[place]].leaving_for = job
-            append_log(fleet, NOTICED, victims[place], job, rules.notice_s, lost[place])
-        nominate(fleet, job, fleet.planned[: it.workers])
+            counters.append_log(fleet, layout.NOTICED, victims[place], job, rules.notice_s, lost[place])
+        counters.nominate(fleet, job, fleet.planned[: it.workers])
         return NOT_ALLOWED
     for place in range(len(victims)):
-        evict(fleet, victims[place], job, now_s, lost[place], rules)
+        counters.evict(fleet, victims[place], job, now_s, lost[place], rules)
     for worker in range(it.workers):
-        place_worker(fleet, it.first_worker + worker, fleet.planned[worker])
-    note_start(fleet, job, HIGH, now_s, len(victims))
+        counters.place_worker(fleet, it.first_worker + worker, fleet.planned[worker])
+    counters.note_start(fleet, job, HIGH, now_s, len(victims))
     return DONE
 
 
@@ -298,31 +269,31 @@ def _is_patient(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: Sche
 
 @inner
 def _start_nominated(fleet: Fleet, now_s: float) -> None:
-    waiting = fleet.high_queue[: fleet.totals[NUM_WAITING_HIGH]].copy()
+    waiting = fleet.high_queue[: fleet.totals[layout.NUM_WAITING_HIGH]].copy()
     for place in range(len(waiting)):
         job = waiting[place]
         it = fleet.jobs[job]
         if it.nominated >= 0 and _place_as_nominated(fleet, job):
-            note_start(fleet, job, HIGH, now_s, 1)
-            _remove(fleet.high_queue, fleet.totals, NUM_WAITING_HIGH, job)
+            counters.note_start(fleet, job, HIGH, now_s, 1)
+            _remove(fleet.high_queue, fleet.totals, layout.NUM_WAITING_HIGH, job)
 
 
 @inner
 def _place_as_nominated(fleet: Fleet, job: int) -> bool:
     it = fleet.jobs[job]
     first, asked = it.first_worker, max(1, it.gpus)
-    withdraw(fleet, job)
+    counters.withdraw(fleet, job)
     for worker in range(first, first + it.workers):
         node = fleet.workers[worker].node
-        if available(fleet, node) < asked:
+        if counters.available(fleet, node) < asked:
             for seated in range(first, worker):
-                remove_worker(fleet, seated)
+                counters.remove_worker(fleet, seated)
             nodes = np.empty(it.workers, np.int64)
             for place in range(it.workers):
                 nodes[place] = fleet.workers[first + place].node
-            nominate(fleet, job, nodes)
+            counters.nominate(fleet, job, nodes)
             return False
-        place_worker(fleet, worker, node)
+        counters.place_worker(fleet, worker, node)
     return True
 
 
@@ -330,11 +301,11 @@ def _place_as_nominated(fleet: Fleet, job: int) -> bool:
 def _end_leases(fleet: Fleet, now_s: float, rules: SchedulerRules) -> None:
     """Requeue every job that started before the current lease period."""
     boundary_s = np.floor(now_s / rules.lease_s) * rules.lease_s
-    running = np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
+    running = np.sort(fleet.running[: fleet.totals[layout.NUM_RUNNING]])
     for place in range(len(running)):
         job = running[place]
         it = fleet.jobs[job]
         if it.start_s < boundary_s:
-            append_log(fleet, LEASE_OVER, job, -1, now_s - it.start_s, 0.0)
-            release_nodes(fleet, job)
-            enqueue(fleet, job, now_s, rules)
+            counters.append_log(fleet, layout.LEASE_OVER, job, -1, now_s - it.start_s, 0.0)
+            counters.release_nodes(fleet, job)
+            counters.enqueue(fleet, job, now_s, rules)

@@ -9,18 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from takeup.cluster.model import Eviction, Grade, Job, Node, Quota, Run, State, Waiting
+from takeup.cluster.model import Job, Quota, Run, State, Waiting
+from takeup.cluster.scheduling import layout
 from takeup.cluster.scheduling.counters import enqueue_all, nominate, resume_all
-from takeup.cluster.scheduling.layout import (
-    FREE_GPUS,
-    HIGH_GPUS,
-    NUM_RUNNING,
-    NUM_WAITING_HIGH,
-    NUM_WAITING_SPOT,
-    Fleet,
-    JobArrays,
-    empty_fleet,
-)
+from takeup.cluster.scheduling.layout import Fleet
 from takeup.cluster.scheduling.placement import update_calmness
 from takeup.cluster.scheduling.rules import PACKED, SchedulerRules
 from takeup.core.arrays import Floats, Ints
@@ -62,7 +54,7 @@ def from_state(state: State, pool: str, rules: SchedulerRules) -> PoolSnapshot:
     waits = {wait.job.id: wait for wait in state.waiting if wait.job.pool == pool and wait.job.id not in runs}
     known = [run.job for run in runs.values()] + [wait.job for wait in waits.values()]
     jobs = sorted(known, key=lambda job: (job.submit_s, job.id))
-    fleet = empty_fleet([node.num_gpus for node in nodes], _columns(jobs), [node.healthy for node in nodes])
+    fleet = layout.empty_fleet([node.num_gpus for node in nodes], _columns(jobs), [node.healthy for node in nodes])
     number_of = {node.name: number for number, node in enumerate(nodes)}
     numbers = {job.id: number for number, job in enumerate(jobs)}
     _resume(fleet, list(runs.values()), numbers, number_of)
@@ -91,8 +83,8 @@ def _resume(fleet: Fleet, runs: list[Run], numbers: Mapping[str, int], number_of
     fleet.jobs["num_evictions"][places] = [run.num_evictions for run in runs]
     resume_all(fleet, places, seats, grades, start_s, saved_s)
     # A node may hold more than it has, for a moment or by mistake; what others have free still counts.
-    fleet.totals[FREE_GPUS] = np.maximum(fleet.nodes["free"], 0).sum()
-    fleet.totals[HIGH_GPUS] = np.minimum(fleet.nodes["high_gpus"], fleet.nodes["size"]).sum()
+    fleet.totals[layout.FREE_GPUS] = np.maximum(fleet.nodes["free"], 0).sum()
+    fleet.totals[layout.HIGH_GPUS] = np.minimum(fleet.nodes["high_gpus"], fleet.nodes["size"]).sum()
 
 
 def _queue(fleet: Fleet, waits: list[Waiting], numbers: Mapping[str, int], rules: SchedulerRules) -> None:
@@ -104,7 +96,7 @@ def _queue(fleet: Fleet, waits: list[Waiting], numbers: Mapping[str, int], rules
     enqueue_all(fleet, places, since_s, rules)
 
 
-def _columns(jobs: Sequence[Job]) -> JobArrays:
+def _columns(jobs: Sequence[Job]) -> layout.JobArrays:
     floats = [
         np.array([getattr(job, name) for job in jobs], np.float64)
         for name in ("gpus_per_worker", "submit_s", "guarantee_h")
@@ -112,7 +104,7 @@ def _columns(jobs: Sequence[Job]) -> JobArrays:
     kind = np.array([job.kind for job in jobs], np.int64)
     workers = np.array([job.num_workers for job in jobs], np.int64)
     never = np.full(len(jobs), np.inf)  # a state says when work was saved last; when it will be is no business of ours
-    return JobArrays(kind, np.zeros(len(jobs), np.int64), floats[0], workers, floats[1], floats[2], never)
+    return layout.JobArrays(kind, np.zeros(len(jobs), np.int64), floats[0], workers, floats[1], floats[2], never)
 
 
 def _seats(names: Sequence[str], number_of: Mapping[str, int], job: Job) -> Ints:
@@ -134,34 +126,3 @@ def _note_calm(fleet: Fleet, state: State, number_of: Mapping[str, int]) -> None
                 day[number] += 1
                 hour[number] += age_s < 3600
     update_calmness(fleet, hour, day)
-
-
-def to_state(snapshot: PoolSnapshot, now_s: float, evictions: tuple[Eviction, ...] = ()) -> State:
-    """A pool as a state: what runs, what waits, and for which jobs GPUs are reserved."""
-    fleet, jobs = snapshot.fleet, snapshot.jobs
-    pool = jobs[0].pool if jobs else ""
-    nodes = tuple(
-        Node(name, pool, int(it["size"]), bool(it["healthy"]))
-        for name, it in zip(snapshot.nodes, fleet.nodes, strict=True)
-    )
-    runs = tuple(_run(snapshot, number, now_s) for number in fleet.running[: fleet.totals[NUM_RUNNING]].tolist())
-    waiting = [
-        *fleet.high_queue[: fleet.totals[NUM_WAITING_HIGH]].tolist(),
-        *fleet.spot_queue[: fleet.totals[NUM_WAITING_SPOT]].tolist(),
-    ]
-    waits = tuple(
-        Waiting(jobs[number], float(fleet.jobs[number]["since_s"]), int(fleet.jobs[number]["num_evictions"]))
-        for number in waiting
-    )
-    kept = {jobs[n].id: snapshot.nodes_of(n) for n in waiting if fleet.jobs[n]["nominated"] >= 0}
-    return State(now_s, nodes, runs, waits, evictions=evictions, nominations=kept)
-
-
-def _run(snapshot: PoolSnapshot, number: int, now_s: float) -> Run:
-    it = snapshot.fleet.jobs[number]
-    start_s, first_s, every_s = (float(it[name]) for name in ("start_s", "first_save_s", "checkpoint_s"))
-    saved_s = start_s
-    if now_s >= first_s:
-        saved_s = first_s + (np.floor((now_s - first_s) / every_s) * every_s if np.isfinite(every_s) else 0.0)
-    places = snapshot.nodes_of(number)
-    return Run(snapshot.jobs[number], places, start_s, Grade(it["grade"]), float(saved_s), int(it["num_evictions"]))

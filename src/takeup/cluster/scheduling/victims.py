@@ -7,9 +7,8 @@ victims already in the plan. What an agreed victim frees on other nodes is in th
 
 import numpy as np
 
-from takeup.cluster.scheduling.counters import saved_at
+from takeup.cluster.scheduling.counters import fragmentation, saved_at
 from takeup.cluster.scheduling.layout import MOST_BITS, Fleet
-from takeup.cluster.scheduling.placement import fragmentation
 from takeup.cluster.scheduling.rules import (
     CHEAPEST,
     FEWEST,

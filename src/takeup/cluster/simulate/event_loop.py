@@ -1,43 +1,259 @@
-"""Numba kernel: event loop of one pool: arrivals, ends, kept periods, evictions after notice, and ticks.
+"""Numba kernels: event queue of a replay, the record of what happened, and the event loop of one pool.
 
-All events of one moment are processed first; then the scheduler decides once. Between events nothing changes, so a
-quiet week costs nothing. Ticks occur every five minutes, and only while jobs wait, or also while jobs run under leases:
-rules with a duration act then.
+The queue is a binary heap by time; ties are broken by insertion order. True durations are kept here, where no scheduler
+reads them.
 """
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.scheduling import layout
 from takeup.cluster.scheduling.counters import enqueue, evict, release_nodes
-from takeup.cluster.scheduling.layout import NUM_LEFT, NUM_RUNNING, NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet
+from takeup.cluster.scheduling.layout import Fleet
 from takeup.cluster.scheduling.placement import update_calmness
 from takeup.cluster.scheduling.rules import PACKED, SchedulerRules
 from takeup.cluster.scheduling.scheduling_pass import run_arrival_pass, run_pass
-from takeup.cluster.simulate.records import (
-    CHANGED,
-    FINISH,
-    FIRST_EVICTION,
-    LEAVE,
-    NEWCOMER,
-    NEXT_JOB,
-    NUM_BROKEN,
-    NUM_EVICTIONS,
-    NUM_KEPT,
-    PERIOD,
-    USEFUL,
-    EventQueue,
-    ReplayRecord,
-    account,
-    count_period,
-    hour_of,
-    next_s,
-    pop,
-    push,
-    push_again,
-    read_log,
-    save,
-)
-from takeup.core.arrays import Floats
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
+
+Records = npt.NDArray[np.void]
+
+ENTRY = np.dtype(
+    [("when_s", np.float64), ("number", np.int64), ("what", np.int64), ("job", np.int64), ("run", np.int64)]
+)
+
+
+class EventQueue(NamedTuple):
+    """Entries in heap order; `counts` holds the current number and the total ever inserted."""
+
+    entries: Records
+    counts: Ints
+
+
+def empty_queue(most: int) -> EventQueue:
+    """An event queue with capacity for `most` entries."""
+    return EventQueue(np.zeros(most, ENTRY), np.zeros(2, np.int64))
+
+
+@inner
+def next_s(agenda: EventQueue) -> float:
+    """Time of the next event; infinite if there is none."""
+    return float(agenda.entries[0].when_s) if agenda.counts[0] > 0 else np.inf
+
+
+@inner
+def _is_before(one: np.void, other: np.void) -> bool:
+    return bool(one.when_s < other.when_s or (one.when_s == other.when_s and one.number < other.number))  # type: ignore[attr-defined]
+
+
+@inner
+def push(agenda: EventQueue, when_s: float, what: int, job: int, run: int) -> None:
+    """Schedule an event for this run of a job."""
+    agenda.counts[1] += 1
+    push_again(agenda, when_s, agenda.counts[1], what, job, run)
+
+
+@inner
+def push_again(agenda: EventQueue, when_s: float, number: int, what: int, job: int, run: int) -> None:
+    """Insert an event under the sequence number that it had before."""
+    place, entries = agenda.counts[0], agenda.entries
+    agenda.counts[0] += 1
+    while place > 0:
+        above = entries[(place - 1) // 2]
+        if above.when_s < when_s or (above.when_s == when_s and above.number < number):
+            break
+        entries[place] = above
+        place = (place - 1) // 2
+    it = entries[place]
+    it.when_s, it.number, it.what, it.job, it.run = when_s, number, what, job, run
+
+
+@inner
+def pop(agenda: EventQueue) -> tuple[int, int, int]:
+    """Remove the first entry; returns the event type, the job and the number of its run."""
+    entries = agenda.entries
+    answer = (entries[0].what, entries[0].job, entries[0].run)
+    agenda.counts[0] -= 1
+    size = agenda.counts[0]
+    place, child = 0, 1
+    while child < size:
+        if child + 1 < size and _is_before(entries[child + 1], entries[child]):
+            child += 1
+        if not _is_before(entries[child], entries[size]):
+            break
+        entries[place] = entries[child]
+        place, child = child, 2 * child + 1
+    entries[place] = entries[size]
+    return answer
+
+
+# Numba kernels: what happened in a replay. The true durations live here, where no scheduler looks ---------------------
+#
+# How it works. `done_s` is the work that a job can never lose again; a run adds to it from `start + overhead` on. Work
+# is saved whenever the total reaches a multiple of the job's checkpoint interval, so intervals continue across
+# restarts.
+
+FINISH, PERIOD, LEAVE = range(3)  # what is on the agenda
+NUM_STARTS, NUM_KEPT, NUM_BROKEN = range(3)  # columns of `counts`, for each hour and grade
+ALLOCATED, USEFUL, LOST = range(3)  # columns of `gpu_s`, for each hour and grade
+NEXT_JOB, FIRST_EVICTION, NUM_EVICTIONS, CHANGED, PROMISES_KEPT, PROMISES_BROKEN, NEWCOMER = range(
+    7
+)  # places of `ticks`
+
+
+class ReplayRecord(NamedTuple):
+    """Per job: work and waits. Per hour (the last one holds everything later): `counts`, `gpu_s`, and demand."""
+
+    duration_s: Floats
+    done_s: Floats
+    overhead_s: Floats
+    queued_s: Floats
+    first_start_s: Floats
+    end_s: Floats
+    lost_gpu_s: Floats
+    period_from_s: Floats
+    run: Ints
+    leased: Ints
+    counts: Ints
+    gpu_s: Floats
+    demand: Floats
+    demand_now: Floats
+    evicted_s: Floats
+    evicted_node: Ints
+    ticks: Ints
+
+
+def empty_record(duration_s: Floats, num_hours: int, num_organisations: int, most_evictions: int) -> ReplayRecord:
+    """Nothing has happened yet."""
+    num_jobs = len(duration_s)
+    done, overhead, queued, lost, period = np.zeros((5, num_jobs))
+    first_start, end = np.full((2, num_jobs), np.nan)
+    run, leased = np.zeros((2, num_jobs), np.int64)
+    counts, gpu_s = np.zeros((num_hours, 3, 3), np.int64), np.zeros((num_hours, 3, 3))
+    demand, demand_now = np.zeros((num_hours, num_organisations)), np.zeros(num_organisations)
+    evicted_s, evicted_node = np.zeros(most_evictions), np.zeros(most_evictions, np.int64)
+    return ReplayRecord(
+        duration_s, done, overhead, queued, first_start, end, lost, period, run, leased, counts, gpu_s, demand,
+        demand_now, evicted_s, evicted_node, np.array([0, 0, 0, 0, 0, 0, -1]),
+    )  # fmt: skip
+
+
+@inner
+def hour_of(story: ReplayRecord, when_s: float) -> int:
+    """The row of an hour."""
+    return min(int(when_s // 3600.0), len(story.counts) - 1)
+
+
+@inner
+def account(fleet: Fleet, story: ReplayRecord, from_s: float, to_s: float) -> None:
+    """Add up the GPUs that ran from one moment to another, and carry the demand into new hours."""
+    hour, last = hour_of(story, from_s), hour_of(story, to_s)
+    while hour <= last:
+        until_s = to_s if hour == last else (hour + 1) * 3600.0
+        for grade in range(3):
+            amount = (until_s - from_s) * fleet.totals[layout.RUNNING_MILLI + grade] / 1000.0
+            story.gpu_s[hour, grade, ALLOCATED] += amount
+            if grade == 0:
+                story.gpu_s[hour, grade, USEFUL] += amount
+        from_s = until_s
+        hour += 1
+        if hour <= last:
+            story.demand[hour] = story.demand_now
+
+
+@inner
+def count_period(story: ReplayRecord, grade: int, now_s: float, column: int) -> None:
+    """A spot run lasted for a period, or was evicted before."""
+    story.counts[hour_of(story, now_s), grade, column] += 1
+    if grade == 1:
+        story.ticks[PROMISES_KEPT if column == NUM_KEPT else PROMISES_BROKEN] += 1
+
+
+@inner
+def _progress_s(story: ReplayRecord, job: int, ran_s: float) -> float:
+    return float(story.done_s[job] + max(0.0, ran_s - story.overhead_s[job]))
+
+
+@inner
+def save(story: ReplayRecord, job: int, ran_s: float) -> None:
+    """All work of a run so far is safe."""
+    story.done_s[job] = _progress_s(story, job, ran_s)
+
+
+@inner
+def read_log(fleet: Fleet, story: ReplayRecord, agenda: EventQueue, now_s: float, rules: SchedulerRules) -> None:
+    """Live through what was decided."""
+    for place in range(fleet.totals[layout.NUM_LOGGED]):
+        line = fleet.log[place]
+        if line.what == layout.STARTED:
+            _begin(fleet, story, agenda, line.job, now_s, line.other > 0, rules)
+        elif line.what == layout.EVICTED:
+            _lose(fleet, story, line.job, line.grade, now_s, line.ran_s)
+        elif line.what == layout.LEASE_OVER:
+            save(story, line.job, line.ran_s)
+            story.leased[line.job] = 1
+        elif line.what == layout.NOTICED:
+            push(agenda, now_s + line.ran_s, LEAVE, line.job, story.run[line.job])
+    if rules.lease_s > 0:
+        for place in range(fleet.totals[layout.NUM_LOGGED]):
+            line = fleet.log[place]
+            if line.what == layout.LEASE_OVER and fleet.jobs[line.job].running == 0 and story.leased[line.job] == 1:
+                story.leased[line.job] = 0
+                if fleet.jobs[line.job].kind == 1:
+                    fleet.jobs[line.job].num_evictions += 1
+                    count_period(story, line.grade, now_s, NUM_BROKEN)
+
+
+@inner
+def _lose(fleet: Fleet, story: ReplayRecord, job: int, grade: int, now_s: float, ran_s: float) -> None:
+    it = fleet.jobs[job]
+    progress_s = _progress_s(story, job, ran_s)
+    saved_s = story.done_s[job]
+    if np.isfinite(it.checkpoint_s):
+        saved_s = max(saved_s, np.floor(progress_s / it.checkpoint_s) * it.checkpoint_s)
+    lost = (progress_s - saved_s) * it.milli * it.workers / 1000.0
+    story.done_s[job] = saved_s
+    story.lost_gpu_s[job] += lost
+    story.gpu_s[hour_of(story, now_s), grade, LOST] += lost
+    count_period(story, grade, now_s, NUM_BROKEN)
+
+
+@inner
+def _begin(
+    fleet: Fleet, story: ReplayRecord, agenda: EventQueue, job: int, now_s: float, preempts: bool, rules: SchedulerRules
+) -> None:
+    it = fleet.jobs[job]
+    num_gpus = it.milli * it.workers / 1000.0
+    overhead_s = 0.0
+    if story.leased[job] == 1:
+        overhead_s = 0.0 if rules.lease_moved_only else rules.lease_overhead_s
+    elif it.num_evictions > 0 or preempts:
+        overhead_s = rules.restart_small_s if num_gpus <= 8 else rules.restart_large_s
+        overhead_s = max(overhead_s, rules.lease_overhead_s)
+    if story.leased[job] == 0:
+        story.queued_s[job] += now_s - it.since_s
+        story.counts[hour_of(story, now_s), it.grade, NUM_STARTS] += 1
+    if np.isnan(story.first_start_s[job]):
+        story.first_start_s[job] = now_s
+    story.leased[job] = 0
+    story.overhead_s[job] = overhead_s
+    story.run[job] += 1
+    story.period_from_s[job] = now_s
+    works_from_s = now_s + overhead_s - story.done_s[job]
+    if np.isfinite(it.checkpoint_s):
+        it.first_save_s = works_from_s + (np.floor(story.done_s[job] / it.checkpoint_s) + 1) * it.checkpoint_s
+    push(agenda, works_from_s + story.duration_s[job], FINISH, job, story.run[job])
+    if it.kind == 1:
+        push(agenda, now_s + rules.period_s, PERIOD, job, story.run[job])
+
+
+# Event loop of one pool: arrivals, ends, kept periods, evictions after notice, and ticks ------------------------------
+#
+# All events of one moment are processed first; then the scheduler decides once. Between events nothing changes, so a
+# quiet week costs nothing. Ticks occur every five minutes, and only while jobs wait, or also while jobs run under
+# leases: rules with a duration act then.
 
 TICK_S = 300.0
 NOW, CALM_AT = range(2)  # indices of `clock`
@@ -98,10 +314,10 @@ def _arrival_s(fleet: Fleet, story: ReplayRecord) -> float:
 
 @inner
 def _tick_s(fleet: Fleet, now_s: float, rules: SchedulerRules) -> float:
-    waiting = fleet.totals[NUM_WAITING_HIGH] + fleet.totals[NUM_WAITING_SPOT]
+    waiting = fleet.totals[layout.NUM_WAITING_HIGH] + fleet.totals[layout.NUM_WAITING_SPOT]
     if waiting > 0 and rules.lease_s == 0.0:
         return float((np.floor(now_s / TICK_S) + 1.0) * TICK_S)
-    if waiting + fleet.totals[NUM_RUNNING] > 0 and rules.lease_s > 0.0:
+    if waiting + fleet.totals[layout.NUM_RUNNING] > 0 and rules.lease_s > 0.0:
         return float((np.floor(now_s / TICK_S) + 1.0) * TICK_S)
     return np.inf
 
@@ -145,7 +361,7 @@ def _handle_event(
     elif what == LEAVE:
         save(story, job, now_s - it.start_s)
         count_period(story, it.grade, now_s, NUM_BROKEN)
-        fleet.totals[NUM_LEFT] = 0
+        fleet.totals[layout.NUM_LEFT] = 0
         evict(fleet, job, it.leaving_for, now_s, 0.0, rules)
         _remember_evictions(fleet, story, now_s)
         story.ticks[CHANGED] = 1
@@ -186,7 +402,7 @@ def _decide(
 @inner
 def _remember_evictions(fleet: Fleet, story: ReplayRecord, now_s: float) -> None:
     most = len(story.evicted_s)
-    for place in range(fleet.totals[NUM_LEFT]):
+    for place in range(fleet.totals[layout.NUM_LEFT]):
         number = story.ticks[NUM_EVICTIONS]
         story.evicted_s[number % most] = now_s
         story.evicted_node[number % most] = fleet.left_nodes[place]

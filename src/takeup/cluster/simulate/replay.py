@@ -11,43 +11,19 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from takeup.cluster.contract import Evidence, QuotaSource
+from takeup.cluster.contract import Evidence
 from takeup.cluster.model import Grade, Kind, Workload
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
+from takeup.cluster.scheduling import layout
 from takeup.cluster.scheduling.counters import enqueue_all
-from takeup.cluster.scheduling.layout import (
-    ALL_GPUS,
-    FREE_GPUS,
-    NUM_WAITING_HIGH,
-    NUM_WAITING_SPOT,
-    RUNNING_MILLI,
-    Fleet,
-    JobArrays,
-    empty_fleet,
-)
 from takeup.cluster.scheduling.outcome import Outcome
 from takeup.cluster.scheduling.rules import SchedulerRules
 from takeup.cluster.scheduling.snapshot import quota_arrays
-from takeup.cluster.simulate.event_loop import TICK_S, run_until
-from takeup.cluster.simulate.records import (
-    ALLOCATED,
-    CHANGED,
-    LOST,
-    NUM_BROKEN,
-    NUM_KEPT,
-    NUM_STARTS,
-    PROMISES_BROKEN,
-    PROMISES_KEPT,
-    USEFUL,
-    EventQueue,
-    ReplayRecord,
-    empty_queue,
-    empty_record,
-)
+from takeup.cluster.simulate import event_loop as events
 from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
 
@@ -61,8 +37,8 @@ MILLI = 1000
 class IdleReason(Enum):
     """Why GPUs are idle: a job that waits may ask for more than there are, or for others than those."""
 
-    NOBODY_WAITS = "nobody waits"
-    TOO_WIDE = "too few for all who wait"
+    NONE_WAITS = "no job waits"
+    TOO_WIDE = "too few for any waiting job"
     SCATTERED = "enough for one, but scattered"
     FITS = "one would fit"
 
@@ -72,8 +48,8 @@ class ReplayMoment:
     """A view of the arrays of a replay: valid until the replay continues."""
 
     now_s: float
-    fleet: Fleet
-    story: ReplayRecord
+    fleet: layout.Fleet
+    story: events.ReplayRecord
 
     @property
     def idle_gpus(self) -> Ints:
@@ -85,7 +61,10 @@ class ReplayMoment:
     def waiting(self) -> Ints:
         """Numbers of the jobs that wait for any GPUs."""
         fleet, totals = self.fleet, self.fleet.totals
-        high, spot = fleet.high_queue[: totals[NUM_WAITING_HIGH]], fleet.spot_queue[: totals[NUM_WAITING_SPOT]]
+        high, spot = (
+            fleet.high_queue[: totals[layout.NUM_WAITING_HIGH]],
+            fleet.spot_queue[: totals[layout.NUM_WAITING_SPOT]],
+        )
         jobs = np.concatenate([high, spot])
         return np.asarray(jobs[fleet.jobs["nominated"][jobs] < 0])
 
@@ -93,7 +72,7 @@ class ReplayMoment:
         """Why the currently idle GPUs are idle."""
         jobs = self.fleet.jobs[self.waiting]
         if not len(jobs):
-            return IdleReason.NOBODY_WAITS
+            return IdleReason.NONE_WAITS
         if (jobs["workers"] <= self._num_places(jobs["milli"])).any():
             return IdleReason.FITS
         asked_milli = jobs["milli"] * jobs["workers"]
@@ -130,25 +109,9 @@ NO_LIMIT = np.array([np.inf])
 MOST_EVICTIONS = 100_000  # that are remembered at a time: those of a day
 
 
-class ReplayableScheduler(Protocol):
-    """A scheduler that is nothing but rules and a source of quota."""
-
-    @property
-    def name(self) -> str:
-        """What reports call it."""
-
-    @property
-    def rules(self) -> SchedulerRules:
-        """What it does."""
-
-    @property
-    def quota_source(self) -> QuotaSource:
-        """How much it may promise."""
-
-
 def replay(
     workload: Workload,
-    scheduler: ReplayableScheduler,
+    scheduler: RuleBasedScheduler,
     from_s: float = 0.0,
     to_s: float | None = None,
     look: Inspect | None = None,
@@ -183,11 +146,11 @@ class ReplayPrefix:
             for life in self.lives:
                 life.run(from_s, before)
 
-    def replay(self, scheduler: ReplayableScheduler, look: Inspect | None = None) -> Outcome:
+    def replay(self, scheduler: RuleBasedScheduler, look: Inspect | None = None) -> Outcome:
         """The outcome of this scheduler on a deep copy, so that others start from the same state."""
         return self.finish(deepcopy(self.lives), scheduler, look)
 
-    def finish(self, lives: list[_PoolReplay], scheduler: ReplayableScheduler, look: Inspect | None) -> Outcome:
+    def finish(self, lives: list[_PoolReplay], scheduler: RuleBasedScheduler, look: Inspect | None) -> Outcome:
         """The outcome of this scheduler on these pools, which are modified."""
         for life in lives:
             life.stand_in_line(scheduler.rules)
@@ -202,9 +165,9 @@ class _PoolReplay:
     name: str
     organisations: tuple[str, ...]
     members: Ints
-    fleet: Fleet
-    story: ReplayRecord
-    agenda: EventQueue
+    fleet: layout.Fleet
+    story: events.ReplayRecord
+    agenda: events.EventQueue
     clock: Floats
     to_s: float
     spot_submit_s: Floats
@@ -219,18 +182,20 @@ class _PoolReplay:
         members = np.flatnonzero((workload.job_pool == number) & fits)
         sizes = workload.node_gpus[workload.node_pool == number]
         fields = ("kind", "organisation", "gpus", "workers", "submit_s", "guarantee_h", "checkpoint_s")
-        jobs = JobArrays(*(getattr(workload, f"job_{field}")[members] for field in fields))
+        jobs = layout.JobArrays(*(getattr(workload, f"job_{field}")[members] for field in fields))
         num_hours = int(np.ceil(to_s / 3600)) + 1
-        story = empty_record(workload.job_duration_s[members], num_hours, len(workload.organisations), MOST_EVICTIONS)
+        story = events.empty_record(
+            workload.job_duration_s[members], num_hours, len(workload.organisations), MOST_EVICTIONS
+        )
         return cls(
             name=workload.pools[number], organisations=workload.organisations, members=members,
-            fleet=empty_fleet(sizes, jobs), story=story, agenda=empty_queue(6 * len(members) + 64),
+            fleet=layout.empty_fleet(sizes, jobs), story=story, agenda=events.empty_queue(6 * len(members) + 64),
             clock=np.array([0.0, -1.0]), to_s=to_s,
             spot_submit_s=jobs.submit_s[jobs.kind == Kind.SPOT], quota_gpus=np.full(num_hours, np.nan),
             high_nodes=np.full(num_hours, np.nan), below_gpus=np.full(num_hours, np.nan),
         )  # fmt: skip
 
-    def live(self, scheduler: ReplayableScheduler, look: Inspect | None = None) -> None:
+    def live(self, scheduler: RuleBasedScheduler, look: Inspect | None = None) -> None:
         """Replay from this moment until the last job ends."""
         rules = scheduler.rules
         while rules.uses_quota and (next_s := self._next_question_s()) < self.to_s:
@@ -242,7 +207,7 @@ class _PoolReplay:
             hours, gpus = quota_arrays(quota)
             hour, below = int(self.clock[0] // 3600), quota.demand_below_gpus
             self.quota_gpus[hour], self.below_gpus[hour] = gpus[0], np.nan if below is None else below
-            self.run(min(self.clock[0] + TICK_S, self.to_s), rules, hours, gpus)
+            self.run(min(self.clock[0] + events.TICK_S, self.to_s), rules, hours, gpus)
         if look is not None:
             self.run(self.to_s, rules)
             look(ReplayMoment(self.to_s, self.fleet, self.story))
@@ -252,40 +217,40 @@ class _PoolReplay:
         """Rebuild the queues of waiting jobs in the order of these rules."""
         waiting = np.flatnonzero(self.fleet.jobs["waiting"])
         if len(waiting):
-            self.fleet.totals[[NUM_WAITING_HIGH, NUM_WAITING_SPOT]] = 0
+            self.fleet.totals[[layout.NUM_WAITING_HIGH, layout.NUM_WAITING_SPOT]] = 0
             enqueue_all(self.fleet, waiting, self.fleet.jobs["since_s"][waiting], rules)
 
     def run(self, until_s: float, rules: SchedulerRules, hours: Floats = NO_LIMIT, gpus: Floats = NO_LIMIT) -> None:
         """Run the event loop under these rules until then; `gpus[i]` may be promised for `hours[i]`."""
-        self.story.ticks[CHANGED] = 1
+        self.story.ticks[events.CHANGED] = 1
         parts = (self.fleet, self.story, self.agenda, self.clock)
-        self.num_turns += run_until(*parts, float(until_s), hours, gpus, rules)
+        self.num_turns += events.run_until(*parts, float(until_s), hours, gpus, rules)
 
     def _spot_gpus(self) -> float:
-        return float(self.fleet.totals[RUNNING_MILLI + Grade.GUARANTEED :][:2].sum()) / 1000.0
+        return float(self.fleet.totals[layout.RUNNING_MILLI + Grade.GUARANTEED :][:2].sum()) / 1000.0
 
     def _next_question_s(self) -> float:
         now_s = float(self.clock[0])
-        if self._spot_gpus() or self.fleet.totals[NUM_WAITING_SPOT]:
+        if self._spot_gpus() or self.fleet.totals[layout.NUM_WAITING_SPOT]:
             return now_s
         place = int(np.searchsorted(self.spot_submit_s, now_s))
         if place == len(self.spot_submit_s):
             return np.inf
-        return max(now_s, float(self.spot_submit_s[place] // TICK_S * TICK_S))
+        return max(now_s, float(self.spot_submit_s[place] // events.TICK_S * events.TICK_S))
 
     def _evidence(self) -> Evidence:
         now_s, nodes, totals = float(self.clock[0]), self.fleet.nodes, self.fleet.totals
         hour = int(now_s // 3600)
-        waiting = self.fleet.spot_queue[: totals[NUM_WAITING_SPOT]]
-        kept, broken = int(self.story.ticks[PROMISES_KEPT]), int(self.story.ticks[PROMISES_BROKEN])
+        waiting = self.fleet.spot_queue[: totals[layout.NUM_WAITING_SPOT]]
+        kept, broken = int(self.story.ticks[events.PROMISES_KEPT]), int(self.story.ticks[events.PROMISES_BROKEN])
         kept_before, broken_before = self.asked
         self.asked = kept, broken
         return Evidence(
             now_s=now_s,
-            capacity_gpus=float(totals[ALL_GPUS]),
-            idle_gpus=float(totals[FREE_GPUS]),
+            capacity_gpus=float(totals[layout.ALL_GPUS]),
+            idle_gpus=float(totals[layout.FREE_GPUS]),
             spot_gpus=self._spot_gpus(),
-            guaranteed_gpus=float(totals[RUNNING_MILLI + Grade.GUARANTEED]) / 1000.0,
+            guaranteed_gpus=float(totals[layout.RUNNING_MILLI + Grade.GUARANTEED]) / 1000.0,
             organisations=self.organisations,
             demand_now=self.story.demand[hour],
             hourly_demand=self.story.demand[:hour],
@@ -342,8 +307,8 @@ def _outcome(
         kind=workload.job_kind, pool=workload.job_pool, fits=fits, submit_s=workload.job_submit_s,
         first_start_s=per_job("first_start_s", np.nan), end_s=per_job("end_s", np.nan),
         queued_s=per_job("queued_s", np.nan), num_evictions=per_job("num_evictions", 0).astype(np.int64),
-        lost_gpu_s=per_job("lost_gpu_s", 0.0), allocated_gpu_s=per_hour("gpu_s", ALLOCATED),
-        useful_gpu_s=per_hour("gpu_s", USEFUL), wasted_gpu_s=per_hour("gpu_s", LOST),
+        lost_gpu_s=per_job("lost_gpu_s", 0.0), allocated_gpu_s=per_hour("gpu_s", events.ALLOCATED),
+        useful_gpu_s=per_hour("gpu_s", events.USEFUL), wasted_gpu_s=per_hour("gpu_s", events.LOST),
         demand_gpus=np.stack([life.story.demand.sum(axis=1) for life in lives]),
         quota_gpus=np.stack([life.quota_gpus for life in lives]), num_turns=sum(life.num_turns for life in lives),
         demand_below_gpus=np.stack([life.below_gpus for life in lives]),
@@ -351,4 +316,4 @@ def _outcome(
     )  # fmt: skip
 
 
-_COUNTS = {"num_starts": NUM_STARTS, "num_kept": NUM_KEPT, "num_broken": NUM_BROKEN}
+_COUNTS = {"num_starts": events.NUM_STARTS, "num_kept": events.NUM_KEPT, "num_broken": events.NUM_BROKEN}

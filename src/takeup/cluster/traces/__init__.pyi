@@ -1,12 +1,12 @@
-from takeup.cluster.traces.alibaba import read_openb as read_openb
-from takeup.cluster.traces.alibaba import read_v2025 as read_v2025
-from takeup.cluster.traces.alibaba import read_v2026 as read_v2026
 from takeup.cluster.traces.fleet_statistics import PRESETS as PRESETS
 from takeup.cluster.traces.generator import generate as generate
 from takeup.cluster.traces.readers import ColumnNames as ColumnNames
 from takeup.cluster.traces.readers import read_helios as read_helios
+from takeup.cluster.traces.readers import read_openb as read_openb
 from takeup.cluster.traces.readers import read_philly as read_philly
 from takeup.cluster.traces.readers import read_plain as read_plain
 from takeup.cluster.traces.readers import read_trace as read_trace
+from takeup.cluster.traces.readers import read_v2025 as read_v2025
+from takeup.cluster.traces.readers import read_v2026 as read_v2026
 from takeup.cluster.traces.workload import LoadedTrace as LoadedTrace
 from takeup.cluster.traces.workload import TraceOptions as TraceOptions

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
 
-# What is known of a production fleet: aggregates of the trace cluster-trace-v2026-spot-gpu, as constants --------------
-#
 # Source: the node list of that trace (alibaba/clusterdata), and tables of counts, quantiles and shares that were
 # computed from its 466,867 jobs over 184 days from 2024-03-01 (MIT, sultanul-ovi/GPU-Cluster-Spot-Resource-Dataset-
 # Analysis). No row of the trace is here. What the tables leave open was filled in so that all of them hold together:

@@ -88,27 +88,12 @@ NOTES = (
     "two of the baselines stop at the first job that does not fit; with spot jobs waiting for days behind large ones, "
     "their mean is far above what the paper prints, and reductions against it are flattering; the table with both "
     "forms of the baselines has those that do not stop",
-    "all windows begin from one state: until then FIFO serves, so that nobody has worked ahead. Days inside a window "
-    "are no measure beside FIFO even so: who works ahead has less left for a later day",
-    "whole windows of further draws (seeds 6 to 16 and 31 to 46 as here, and all 32 with 28 days before the window): "
-    "three of 177 are below FIFO, by 0.04, 0.18 and 0.34 points",
-    "one-day windows are those of an independent replication, but for the state: it found the printed scheduler below "
-    "FIFO on average, and so it is here. Whoever evicts a job that runs past midnight leaves work for the next day, "
-    "so that some windows are below FIFO by a little: on further draws (seeds 31 to 36) 2, 3 and 3 of 84, the lowest "
-    "by 0.60",
-    "without patience, that is if high-priority jobs stop far wider gangs at once, the lowest one-day windows are "
-    "2.16, 1.29 and 1.32 points below FIFO, and 443, 892 and 2,386 GPU-h are lost in 14 days instead of 206, 648 and "
-    "1,597 (32 draws)",
-    "patience of four hours and 16 GPUs was chosen on the one-day windows of these draws, and the coefficient, which "
-    "may grow to 4, on seeds 1 to 3",
-    "without parts: differences below twice their standard error prove nothing. Placement is worth little beside the "
-    "choice of victims: on the first five draws best fit loses 1 GPU-h less as built, error 8; over twenty draws at "
-    "high load best fit loses 41 GPU-h more, error 44, and simple preemption 462, error 98, as built. As printed, "
-    "placement is worth nothing: over twenty draws best fit loses 64 GPU-h less at medium load, error 56, and 91 at "
-    "high load, error 74",
-    "to move spot jobs without a promise for a gang that finds idle GPUs scattered gained nothing when it was tried: "
-    "it is high-priority jobs, who are never moved, beside whom most idle GPUs lie",
-    "forecasts on the measured series of six GPU models are in benchmarks/cluster/forecast.py; no row of that trace is here",
+    "all windows begin from one state: until then FIFO serves, so that no scheduler has worked ahead. Days inside a "
+    "window are no measure compared with FIFO even so: a scheduler that works ahead has less left for a later day",
+    "one-day windows are those of an independent replication, but for the state. A scheduler that evicts a job that "
+    "runs past midnight leaves work for the next day, so that some windows are below FIFO",
+    "without parts: differences below twice their standard error prove nothing",
+    "further draws, longer histories and the choice of patience: benchmarks/results/reproduce-gfs-further-draws",
 )
 
 

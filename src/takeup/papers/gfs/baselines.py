@@ -17,7 +17,7 @@ from takeup.cluster.model import Grade, Kind, Workload
 from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
 from takeup.cluster.policies.baselines import FIFO
 from takeup.cluster.quota.allocator import HourlyDemand, SpotQuota, forecast_by
-from takeup.cluster.report import classes_table, eviction_bars, schedulers_table, usage_bars, wait_bars
+from takeup.cluster.report.outcomes import classes_table, eviction_bars, schedulers_table, usage_bars, wait_bars
 from takeup.cluster.scheduling.outcome import Metrics, Outcome
 from takeup.cluster.simulate import ReplayPrefix
 from takeup.cluster.traces import generate
@@ -189,25 +189,25 @@ def _quoted_checks(expected: Numbers, loads: Sequence[SpotLoad], lower: Mapping[
         ("medium load, largest spot JQT of a baseline", max(waits_s), quoted["medium_baselines_spot_jqt_s"][1], "s"),
         ("medium load, spot eviction of gfs", 100 * gfs.eviction_rate, quoted["medium_spot_eviction_percent"], "%"),
         (
-            "largest spot eviction of a load, beside production",
+            "largest spot eviction of a load, compared with production",
             max(100 * load.metrics("gfs").eviction_rate for load in loads),
             quoted["production_spot_eviction_percent"],
             "%",
         ),
         (
-            "spot eviction, lower than the baselines' mean, beside A100 in production",
+            "spot eviction, lower than the baselines' mean, compared with A100 in production",
             float(np.mean(lower["spot eviction rate"])),
             quoted["production_a100_eviction_lower_percent"],
             "%",
         ),
         (
-            "allocation over the baselines' mean, beside A100 in production",
+            "allocation over the baselines' mean, compared with A100 in production",
             float(np.mean(gains)),
             production["a100_allocation_percent"],
             "%",
         ),
         (
-            "largest gain in allocation of a load, beside A800 in production",
+            "largest gain in allocation of a load, compared with A800 in production",
             max(gains),
             production["a800_allocation_percent"],
             "%",
@@ -266,7 +266,7 @@ def baseline_forms_table(expected: Numbers, loads: Sequence[SpotLoad]) -> Table:
     columns = (Column("scheduler"), Column("baselines"), Column("quantity"), *shares, Column("mean", "%", 1))
     note = (
         "lower than the mean of the four baselines; gfs_promised runs spot jobs inside the quota or not at all; "
-        f"{HIGH_PRIORITY_ONLY}: without any spot job they wait for each other only, and nobody can wait much less"
+        f"{HIGH_PRIORITY_ONLY}: without any spot job they wait for each other only, which is the least waiting possible"
     )
     return Table("Both forms of the baselines", columns, tuple(rows), note)
 

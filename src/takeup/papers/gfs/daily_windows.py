@@ -79,7 +79,7 @@ def _checks(expected: Numbers, days: OneDayWindows) -> list[Check]:
     ours_s, theirs_s = (days.mean(policy, _high_wait_s) for policy in ("gfs", "fifo"))
     why = (
         f"of {len(gaps)}, the lowest by {gaps.min():.3f} pp; the printed scheduler is below in "
-        f"{int((printed < -TINY).sum())}; who evicts somebody who runs past midnight moves work into the next day"
+        f"{int((printed < -TINY).sum())}; evicting a job that runs past midnight moves work into the next day"
     )
     name = f"{days.name} load, one-day windows"
     return [

@@ -180,7 +180,7 @@ def _idle_by_reason(idle_pp: float, seen: Counter[IdleReason]) -> dict[IdleReaso
     """Divide the idle share in the sampled proportions; without samples, no spot job was present."""
     total = seen.total()
     if not total:
-        return {why: idle_pp if why == IdleReason.NOBODY_WAITS else 0.0 for why in IdleReason}
+        return {why: idle_pp if why == IdleReason.NONE_WAITS else 0.0 for why in IdleReason}
     return {why: idle_pp * seen[why] / total for why in IdleReason}
 
 
@@ -200,8 +200,9 @@ def days_table(backs: Sequence[DailyGaps]) -> Table:
         Column("most over FIFO", "pp", 2), *(Column(f"idle: {why.value}", "pp", 2) for why in IdleReason),
     )  # fmt: skip
     note = (
-        "gfs less fifo; most over FIFO: what nobody who serves high-priority jobs when gfs does could exceed from the "
-        "state in which the day began, below 0 where it could not be won; idle: GPUs under gfs, and jobs that wait"
+        "gfs less fifo; most over FIFO: what no scheduler that serves high-priority jobs when gfs does could exceed "
+        "from the state in which the day began, below 0 where it could not be won; idle: GPUs under gfs, and jobs that "
+        "wait"
     )
     return Table("Days with less allocation than FIFO", columns, tuple(rows), note)
 
@@ -209,8 +210,9 @@ def days_table(backs: Sequence[DailyGaps]) -> Table:
 COMPARED = ("fifo", "gfs")
 MOVES = ("chronus", "chronus_published")
 SUMMARY_NOTE = (
-    "gfs less fifo, which has no quota, evicts nobody and passes over who does not fit; delivered: GPU time allocated "
-    "since the beginning, in hours of the whole pool; a day below FIFO is no loss where gfs is still ahead after it"
+    "gfs less fifo, which has no quota, evicts no job and passes over jobs that do not fit; delivered: GPU time "
+    "allocated since the beginning, in hours of the whole pool; a day below FIFO is no loss where gfs is still ahead "
+    "after it"
 )
 
 
@@ -248,7 +250,7 @@ def _days_checks(expected: Numbers, name: str, backs: Sequence[DailyGaps]) -> li
     why = (
         f"of {sum(len(back.days) for back in backs)} days; after {len(lower) - num_behind} of these gfs had still "
         "delivered more since the beginning, so that it had less left to do; "
-        f"after {num_behind} it had delivered less; {num_lost} could be won by nobody from where they began; "
+        f"after {num_behind} it had delivered less; {num_lost} could be won by no scheduler from where they began; "
         "more on one day must be less on another"
     )
     return [
@@ -256,7 +258,7 @@ def _days_checks(expected: Numbers, name: str, backs: Sequence[DailyGaps]) -> li
             f"{name} load, days with less allocation than FIFO, all seeds", len(lower), bar["days_below"], why=why
         ),
         Check.at_most(
-            f"{name} load, moments at which somebody waits who would fit, all seeds",
+            f"{name} load, moments at which a waiting job would fit, all seeds",
             num_fitting,
             bar["moments_fitting"],
             why=f"of {num_moments} moments, five minutes apart",
@@ -319,7 +321,7 @@ def _summary_row(load: SpotLoad) -> tuple[Cell, ...]:
 def _immediate_service_table(expected: Numbers, load: SpotLoad) -> Table:
     """Cost of serving high-priority jobs immediately, with and without a quota; and days below FIFO by scheduler."""
     rules = {f"{name} without quota": POLICIES[name]._replace(uses_quota=False) for name in ("kube", "slurm")}
-    rules["high priority first, nobody evicted"] = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER)
+    rules["high priority first, no evictions"] = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER)
     outcomes = {name: load.outcomes[name] for name in (*COMPARED, *MOVES) if name in load.outcomes} | {
         name: load.replay(expected, RuleBasedScheduler(name, each)) for name, each in rules.items()
     }
@@ -332,8 +334,8 @@ def _immediate_service_table(expected: Numbers, load: SpotLoad) -> Table:
         Column("high JQT", "s", 0),
     )  # fmt: skip
     note = (
-        "who evicts for high-priority jobs at once delivers less where wide spot gangs run for days, quota or not; "
-        "chronus may move every job every 20 minutes, and as evaluated each pays two minutes for that, which count as "
-        "allocated"
+        "a scheduler that evicts for high-priority jobs at once delivers less where wide spot gangs run for days, with "
+        "or without quota; chronus may move every job every 20 minutes, and as evaluated each pays two minutes for "
+        "that, which count as allocated"
     )
     return Table(f"At once or in turn, {load.name} load", columns, tuple(rows), note)

@@ -97,7 +97,7 @@ class Informer(Generic[Thing]):
         self.num_failures += 1
         self.problem = str(error) if isinstance(error, TakeupError) else f"{type(error).__name__}: {error}"
         if not isinstance(error, ApiUnreachable):
-            self._version = ""  # nobody knows what was missed
+            self._version = ""  # what was missed is unknown
         self._stop.wait(min(FIRST_DELAY_S * 2**self._failures_in_a_row, LONGEST_DELAY_S))
         self._failures_in_a_row += 1
 

@@ -1,4 +1,4 @@
-"""Pods and nodes as the API tells them, reduced to what a scheduler needs.
+"""Pods and nodes as the API shows them, reduced to what a scheduler needs.
 
 Nothing here fails: what is malformed is left out and named among the `doubts` of its pod.
 """

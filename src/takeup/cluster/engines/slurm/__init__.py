@@ -1,7 +1,5 @@
 """Slurm as an engine: a controller alongside a stock Slurm, through its command-line programs."""
 
-from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown
-from takeup.cluster.engines.slurm.engine import SlurmEngine, StaleState, control
-from takeup.cluster.engines.slurm.snapshot import QosClasses
+from takeup.core.lazy import lazy_names
 
-__all__ = ["QosClasses", "Slurm", "SlurmDown", "SlurmEngine", "StaleState", "control"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -19,16 +19,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from math import floor, isfinite
 from pathlib import Path
 
 from takeup.cluster.contract import Scheduler
-from takeup.cluster.engines.slurm.backoff import Backoff, JobBackoff
-from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown, caller
-from takeup.cluster.engines.slurm.history import past_workload
+from takeup.cluster.engines.slurm.commands import Backoff, JobBackoff, Slurm, SlurmDown, caller
 from takeup.cluster.engines.slurm.journal import Journal, Notice, SlurmLedger
-from takeup.cluster.engines.slurm.rows import NEVER, JobRow, JobStatus, NodeRow, read_job, read_node, read_remarks
+from takeup.cluster.engines.slurm.rows import (
+    NEVER,
+    JobRow,
+    JobStatus,
+    NodeRow,
+    past_workload,
+    read_job,
+    read_node,
+    read_remarks,
+)
 from takeup.cluster.engines.slurm.snapshot import ClusterSnapshot, QosClasses, build_state
 from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State, Workload
 from takeup.core.clock import Clock
@@ -168,7 +175,7 @@ class SlurmEngine:
         # Slurm resets the submit time of a requeued job.
         known = self._first_submit_s
         self._first_submit_s = {row.id: known.get(row.id, row.submit_s) for row in rows}
-        # Nor does it tell since when a job may start: a release in another second than the order before clears that.
+        # Nor does it say since when a job may start: a release in another second than the order before clears that.
         released = [row.id for row in rows if row.status == JobStatus.RELEASED]
         self._released_s = {name: self._released_s.get(name, self._now_s) for name in released}
         return rows
@@ -200,7 +207,7 @@ class SlurmEngine:
 
     def _still_saves(self, row: JobRow) -> bool:
         remarks = read_remarks(row.comments, self._now_s)
-        told_s = floor(self.ledger.notices[row.id].since_s)  # jobs tell whole seconds
+        told_s = floor(self.ledger.notices[row.id].since_s)  # jobs report whole seconds
         return bool(remarks.signal) and remarks.saved_s < told_s
 
     def _is_stuck(self, row: JobRow, nodes: Mapping[str, NodeRow]) -> bool:
@@ -300,7 +307,7 @@ class SlurmEngine:
         if row.status == JobStatus.RELEASED and self._try(self._slurm.hold, row.id):
             return
         if self.ledger.is_evicted(row):
-            raise BadInput(f"job {row.id} was evicted a moment ago; nobody is evicted twice, observe again")
+            raise BadInput(f"job {row.id} was evicted a moment ago; no run is evicted twice, observe again")
         self.ledger.intend_evictions([(row, reason)], for_job, self._now_s)
         try:
             self._slurm.evict(row.id)
@@ -350,12 +357,8 @@ def _explained(row: JobRow, reason: str) -> list[str]:
     return [f"AdminComment={EXPLAINS} {reason[:200]}"]
 
 
-# Runs a scheduler on Slurm indefinitely, and exports the workload of each day -----------------------------------------
-#
-# Every day the jobs that ran become a workload for replays: how would another scheduler have done on the same day? In a
-# dry run this is all that happens, apart from decisions that are reported and not carried out.
+# Runs a scheduler on Slurm indefinitely -------------------------------------------------------------------------------
 
-DAY_S = 86_400.0
 PERIOD_S = 0.5
 
 logger = logging.getLogger("takeup")
@@ -369,7 +372,6 @@ def control(
     period_s: float = PERIOD_S,
     on_decision: Callable[[Decision, ApplyOutcome], None] | None = None,
     on_problem: Callable[[str], None] = logger.warning,
-    on_day: Callable[[Workload], None] | None = None,
 ) -> ControlLoop[State, Decision]:
     """A loop, already started, that works while the clock runs; an engine that only looks makes it a dry run."""
     loop: ControlLoop[State, Decision] = ControlLoop(
@@ -381,23 +383,5 @@ def control(
         on_decision=on_decision,
         on_problem=on_problem,
     )
-    if on_day is not None:
-        every_day(engine, clock, on_day, on_problem)
     loop.start()
     return loop
-
-
-def every_day(
-    engine: SlurmEngine, clock: Clock, on_day: Callable[[Workload], None], on_problem: Callable[[str], None]
-) -> None:
-    """Pass the workload of the last 24 hours to `on_day`, every 24 hours; a failure is reported and ignored."""
-
-    def look_back() -> None:
-        clock.after(DAY_S, look_back)
-        try:
-            end = datetime.fromtimestamp(engine.wall()).astimezone()
-            on_day(engine.past(end - timedelta(seconds=DAY_S), end)[0])
-        except Exception as error:
-            on_problem(f"no look back at this day: {type(error).__name__}: {error}")
-
-    clock.after(DAY_S, look_back)

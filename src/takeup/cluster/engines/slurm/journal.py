@@ -114,10 +114,10 @@ def _parsed(line: bytes) -> Entry | None:
     return entry if isinstance(entry, dict) else None
 
 
-# What the controller has done to Slurm's jobs, as its journal tells: evictions, notices and quotas --------------------
+# What the controller has done to Slurm's jobs, as its journal shows: evictions, notices and quotas --------------------
 #
 # The journal is a write-ahead log: an eviction is recorded before the command is sent. After a crash it is unknown
-# whether Slurm received it; the restart count of the job tells, because Slurm raises it with the eviction itself.
+# whether Slurm received it; the restart count of the job shows it, because Slurm raises it with the eviction itself.
 # Repeating the command is idempotent: Slurm requeues only running jobs, and none runs again unless we start it.
 
 DAY_S = 86_400.0
@@ -126,7 +126,7 @@ MOST_LINES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A job was told to save its work, because it will be evicted for another at some moment."""
+    """A job was asked to save its work, because it will be evicted for another at some moment."""
 
     job_id: str
     for_job: str
@@ -173,7 +173,7 @@ class SlurmLedger:
         return tuple(name for name, intent in self.intents.items() if intent.when_s > when_s)
 
     def give_notice(self, notice: Notice, reason: str) -> None:
-        """About to tell a job that it has to go."""
+        """About to give a job its notice of eviction."""
         entry = {"do": "notice", "at_s": notice.since_s, "job": notice.job_id, "for": notice.for_job}
         self._write({**entry, "until_s": notice.until_s, "reason": reason})
 

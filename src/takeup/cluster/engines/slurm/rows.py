@@ -5,13 +5,17 @@ flags. Both forms are read.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 from math import inf, isfinite
 
+import numpy as np
+
 from takeup.cluster.engines.slurm.commands import Row
+from takeup.cluster.model import Grade, Kind, Workload
 
 # What jobs declare in their comments: `takeup saved_s=1794755830 checkpoint_s=600 guarantee_h=2` ----------------------
 #
@@ -68,6 +72,24 @@ def _value(key: str, text: str, now_s: float) -> float | None:
         return None
     is_sound = key in largest and isfinite(value) and 0 <= value <= largest[key]
     return value if is_sound and not (key == "checkpoint_s" and value == 0) else None
+
+
+@dataclass(frozen=True, slots=True)
+class QosClasses:
+    """Slurm's names for the terms on which jobs run."""
+
+    high: str = "hp"
+    guaranteed: str = "spot"
+    opportunistic: str = "spot_idle"
+
+    def grade(self, qos: str) -> Grade | None:
+        """The terms that a quality of service stands for; None if it is none of ours."""
+        grades = {self.high: Grade.HIGH, self.guaranteed: Grade.GUARANTEED, self.opportunistic: Grade.OPPORTUNISTIC}
+        return grades.get(qos)
+
+    def qos(self, grade: Grade) -> str:
+        """The quality of service for these terms."""
+        return (self.high, self.guaranteed, self.opportunistic)[grade]
 
 
 NEVER = "never"  # what a job depends on that cannot happen any more
@@ -260,3 +282,94 @@ def _gpus_on(row: Row, nodes: tuple[str, ...]) -> tuple[int, ...]:
     match = re.search(r"gres/gpu=(\d+)", str(row.get("tres_alloc_str") or ""))
     total = int(match[1]) if match else 0
     return tuple(total // len(nodes) for _ in nodes) if nodes else ()
+
+
+# What ran, from the accounting database, as a workload to replay under another scheduler ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _PastJob:
+    """A job that ran."""
+
+    kind: Kind
+    pool: str
+    organisation: str
+    num_gpus: int
+    num_nodes: int
+    submit_s: float
+    duration_s: float
+    remarks: Remarks
+
+
+def past_workload(
+    rows: Iterable[Row], nodes: Mapping[str, NodeRow], classes: QosClasses, begin_s: float
+) -> tuple[Workload, Counter[str]]:
+    """The jobs of accounting rows since `begin_s`, which becomes time 0, and how many rows were left out, by reason."""
+    skipped: Counter[str] = Counter()
+    jobs: dict[tuple[object, object], _PastJob] = {}
+    for row in rows:
+        found = _past(row, nodes, classes, begin_s, skipped)
+        if found is not None:
+            key = (row.get("job_id"), found.pool)
+            jobs[key] = _joined(jobs[key], found) if key in jobs else found
+    return _workload(sorted(jobs.values(), key=lambda job: job.submit_s), nodes), skipped
+
+
+def _past(
+    row: Row, nodes: Mapping[str, NodeRow], classes: QosClasses, begin_s: float, skipped: Counter[str]
+) -> _PastJob | None:
+    times, grade = row.get("time") or {}, classes.grade(str(row.get("qos") or ""))
+    gpus, model = _allocated(row)
+    models = dict.fromkeys(node.model for node in nodes.values())
+    pool = model or (next(iter(models)) if len(models) == 1 else "")
+    duration_s = float(times.get("elapsed") or 0)
+    num_nodes = int(row.get("allocation_nodes") or 0)
+    reasons = {
+        "not of our QOS": grade is None,
+        "no GPUs, or of an unknown model": gpus == 0 or pool not in models,
+        "never ran": duration_s <= 0,
+        "uneven on its nodes": num_nodes < 1 or gpus % max(1, num_nodes) > 0,
+    }
+    for reason in (reason for reason, holds in reasons.items() if holds):
+        skipped[reason] += 1
+        return None
+    comment = (row.get("comment") or {}).get("job") or ""
+    kind = Kind.HIGH if grade == Grade.HIGH else Kind.SPOT
+    submit_s = max(0.0, float(times.get("submission") or 0) - begin_s)
+    remarks = read_remarks((str(comment),), np.inf)
+    return _PastJob(kind, pool, str(row.get("account") or ""), gpus, num_nodes, submit_s, duration_s, remarks)
+
+
+def _joined(first: _PastJob, second: _PastJob) -> _PastJob:
+    """Two runs of a job as one."""
+    early, late = sorted((first, second), key=lambda job: job.submit_s)
+    return replace(early, duration_s=early.duration_s + late.duration_s, remarks=late.remarks)
+
+
+def _allocated(row: Row) -> tuple[int, str]:
+    """How many GPUs, and of which model if it says."""
+    resources = (row.get("tres") or {}).get("allocated") or []
+    gpus = {str(it.get("name")): int(it.get("count") or 0) for it in resources if it.get("type") == "gres"}
+    models = [name.partition(":")[2] for name in gpus if name.startswith("gpu:")]
+    return gpus.get("gpu", 0), models[0] if len(models) == 1 else ""
+
+
+def _workload(jobs: list[_PastJob], nodes: Mapping[str, NodeRow]) -> Workload:
+    pools = tuple(dict.fromkeys(node.model for node in nodes.values()))
+    organisations = tuple(dict.fromkeys(job.organisation for job in jobs))
+    return Workload(
+        name="slurm",
+        pools=pools,
+        organisations=organisations,
+        node_pool=np.array([pools.index(node.model) for node in nodes.values()], np.int64),
+        node_gpus=np.array([node.num_gpus for node in nodes.values()], np.int64),
+        job_kind=np.array([job.kind for job in jobs], np.int64),
+        job_pool=np.array([pools.index(job.pool) for job in jobs], np.int64),
+        job_organisation=np.array([organisations.index(job.organisation) for job in jobs], np.int64),
+        job_gpus=np.array([job.num_gpus / job.num_nodes for job in jobs], np.float64),
+        job_workers=np.array([job.num_nodes for job in jobs], np.int64),
+        job_submit_s=np.array([job.submit_s for job in jobs], np.float64),
+        job_duration_s=np.array([job.duration_s for job in jobs], np.float64),
+        job_guarantee_h=np.array([job.remarks.guarantee_h for job in jobs], np.float64),
+        job_checkpoint_s=np.array([job.remarks.checkpoint_s for job in jobs], np.float64),
+    )

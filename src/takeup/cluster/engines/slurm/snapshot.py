@@ -10,26 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from takeup.cluster.engines.slurm.journal import SlurmLedger
-from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus, NodeRow, Remarks, read_remarks
+from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus, NodeRow, QosClasses, Remarks, read_remarks
 from takeup.cluster.model import Grade, Job, Kind, Node, Run, State, Waiting
-
-
-@dataclass(frozen=True, slots=True)
-class QosClasses:
-    """Slurm's names for the terms on which jobs run."""
-
-    high: str = "hp"
-    guaranteed: str = "spot"
-    opportunistic: str = "spot_idle"
-
-    def grade(self, qos: str) -> Grade | None:
-        """The terms that a quality of service stands for; None if it is none of ours."""
-        grades = {self.high: Grade.HIGH, self.guaranteed: Grade.GUARANTEED, self.opportunistic: Grade.OPPORTUNISTIC}
-        return grades.get(qos)
-
-    def qos(self, grade: Grade) -> str:
-        """The quality of service for these terms."""
-        return (self.high, self.guaranteed, self.opportunistic)[grade]
 
 
 @dataclass(slots=True)

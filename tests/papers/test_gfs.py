@@ -1,0 +1,225 @@
+"""The reproduction of GFS, on a few days: every recovered number is beside ours, and checks are what tables say.
+
+Whether checks hold is what the reproduction itself is for; here a shorter trace shows that it measures what it says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from takeup.core.report import Check, Report, Source, Table
+from takeup.papers import numbers
+from takeup.papers.gfs import reproduce
+from takeup.papers.gfs.daily_windows import SCHEDULERS
+
+EXPECTED = numbers("gfs")
+BASELINES = EXPECTED["setting"]["baselines"]
+PUBLISHED = [f"{name}_published" for name in BASELINES]
+QUOTED = {"quoted", "production", "ablations"}
+pytestmark = pytest.mark.xdist_group("gfs on a few days")  # one process makes the report, once
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    short: dict[str, Any] = {name: dict(group) for name, group in EXPECTED.items()}
+    short["setting"] |= {"num_days": 4, "num_history_days": 1, "seeds": [1, 2], "part_seeds": [3]}
+    short["forecast"] |= {"num_days": 6, "num_history_days": 3}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("takeup.papers.gfs.numbers", lambda paper: short)
+        return reproduce(quiet=True)
+
+
+def table(report: Report, title: str) -> Table:
+    return next(each for each in report.tables if each.title == title)
+
+
+def column(found: Table, name: str) -> dict[str, float]:
+    place = [each.name for each in found.columns].index(name)
+    return {str(row[0]): float(str(row[place])) for row in found.rows}
+
+
+def check(report: Report, name: str) -> Check:
+    return next(each for each in report.checks if each.name == name)
+
+
+def test_every_group_of_numbers_names_a_source_we_know() -> None:
+    groups = [group for name, group in EXPECTED.items() if name != "setting"]
+
+    assert all(group["source"] in get_args(Source) for group in groups)
+
+
+def test_every_recovered_number_stands_beside_one_of_ours(report: Report) -> None:
+    expected = {check.expected for check in report.checks}
+    quoted = EXPECTED["quoted"] | EXPECTED["ablations"]
+    known = [value for name, value in quoted.items() if name != "source"]
+    flat = [each for value in known for each in (value if isinstance(value, list) else [value])]
+
+    assert set(flat) <= expected
+    assert {
+        EXPECTED["abstract"]["spot_eviction_lower_percent"],
+        EXPECTED["abstract"]["spot_jqt_lower_percent"],
+    } <= expected
+    assert {EXPECTED["production"][f"{model}_allocation_percent"] for model in ("a100", "a800")} <= expected
+
+
+def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> None:
+    quoted = [each for each in report.checks if each.source == "unverified"]
+
+    assert len(quoted) == 17 + 3
+    assert all(not each.counts and each.why for each in quoted)
+    assert {group for group, values in EXPECTED.items() if values.get("source") == "unverified"} == QUOTED
+
+
+def test_every_bar_counts(report: Report) -> None:
+    bars = [each for each in report.checks if each.counts]
+
+    assert len(bars) == 2 + 1 + 3 + 7 * 3 + 4 + 1 + 4 + 3 + 1
+    assert report.holds == all(each.holds for each in bars)
+
+
+def test_reductions_are_against_the_mean_of_the_baselines(report: Report) -> None:
+    rates = column(table(report, "Medium load: schedulers"), "evictions per period")
+    by_hand = 100 * (1 - rates["gfs"] / float(np.mean([rates[name] for name in BASELINES])))
+    reductions = table(report, "GFS lower than the mean of the baselines")
+
+    assert column(reductions, "medium load")["spot eviction rate"] == pytest.approx(by_hand)
+    assert check(report, "spot eviction rate, lower than the baselines' mean").ours == pytest.approx(
+        column(reductions, "mean")["spot eviction rate"]
+    )
+
+
+def test_all_schedulers_are_replayed_at_all_loads(report: Report) -> None:
+    for load in EXPECTED["setting"]["loads"]:
+        found = table(report, f"{load.capitalize()} load: schedulers")
+
+        assert [row[0] for row in found.rows] == [*BASELINES, *PUBLISHED, "fifo", "gfs", "gfs_promised"]
+
+
+def test_more_load_is_more_spot_jobs(report: Report) -> None:
+    jobs = [
+        next(
+            float(str(row[2]))
+            for row in table(report, f"{load} load: waiting and completion").rows
+            if row[:2] == ("gfs", "spot")
+        )
+        for load in ("Low", "Medium", "High")
+    ]
+
+    assert jobs == sorted(jobs)
+    assert jobs[2] > 3 * jobs[0]
+
+
+def by_place(found: Table, name: str) -> list[float]:
+    place = [each.name for each in found.columns].index(name)
+    return [float(str(row[place])) for row in found.rows]
+
+
+def test_beside_fifo_every_load_and_seed_has_a_row(report: Report) -> None:
+    found = table(report, "Against FIFO")
+    loads = ("low", "medium", "high")
+
+    assert [row[:2] for row in found.rows] == [(load, seed) for seed in (1, 2) for load in loads]
+    assert set(by_place(found, "of")) == {3.0}
+
+
+def test_lower_days_of_all_seeds_are_counted_and_judged(report: Report) -> None:
+    found = table(report, "Against FIFO")
+    for load in ("low", "medium", "high"):
+        days = check(report, f"{load} load, days with less allocation than FIFO, all seeds")
+
+        assert days.ours == sum(float(str(row[6])) for row in found.rows if row[0] == load)
+        assert days.counts
+
+
+def test_one_day_windows_of_all_seeds_are_counted_and_judged_by_their_mean_too(report: Report) -> None:
+    found = table(report, "One-day windows from one state")
+    loads = ("low", "medium", "high")
+
+    assert [row[:3] for row in found.rows] == [(load, arm, 2 * 3) for load in loads for arm in SCHEDULERS]
+    for load in loads:
+        below = check(report, f"{load} load, one-day windows with less allocation than FIFO")
+        rows = {row[1]: row for row in found.rows if row[0] == load}
+
+        gain = check(report, f"{load} load, one-day windows, allocation over that of FIFO")
+
+        assert below.ours == rows["gfs"][3]
+        assert gain.ours == pytest.approx(rows["gfs"][5])
+        assert below.counts
+        assert gain.counts
+        assert rows["fifo"][3:9] == (0, 0, 0.0, 0.0, 0.0, 0.0)
+        assert float(str(rows["gfs"][6])) <= float(str(rows["gfs"][5])) <= float(str(rows["gfs"][7]))
+
+
+def test_whole_windows_below_fifo_are_those_of_the_table(report: Report) -> None:
+    found = table(report, "Against FIFO")
+    for load in ("low", "medium", "high"):
+        windows = check(report, f"{load} load, whole windows with less allocation than FIFO")
+        gaps = [float(str(row[2])) for row in found.rows if row[0] == load]
+
+        assert windows.ours == sum(gap < -1e-9 for gap in gaps)
+        assert windows.counts
+
+
+def test_a_delivered_share_below_one_is_a_lead_below_nothing(report: Report) -> None:
+    found = table(report, "Against FIFO")
+    for load in ("low", "medium", "high"):
+        share = check(report, f"{load} load, delivered GPU time over FIFO's, worst hour of any seed").ours
+        leads = [float(str(row[4])) for row in found.rows if row[0] == load]
+
+        assert float(str(share)) >= 100 - 1e-9 or min(leads) < 0
+
+
+def test_every_day_below_fifo_is_listed_with_the_lead_before_and_after_it(report: Report) -> None:
+    found, days = table(report, "Against FIFO"), table(report, "Days with less allocation than FIFO")
+    num_below = sum(int(str(row[6])) for row in found.rows)
+
+    assert len(days.rows) == num_below
+    for _, _, _, allocation, before, after, most, *idle in days.rows:
+        assert float(str(after)) - float(str(before)) == pytest.approx(24 * float(str(allocation)) / 100)
+        assert float(str(most)) >= float(str(allocation)) - 1e-3
+        assert sum(float(str(each)) for each in idle) > 0
+
+
+def test_at_no_moment_did_somebody_wait_who_would_have_fitted(report: Report) -> None:
+    for load in ("low", "medium", "high"):
+        moments = check(report, f"{load} load, moments at which a waiting job would fit, all seeds")
+
+        assert (moments.ours, moments.counts) == (0, True)
+        assert int(moments.why.split()[1]) > 100
+
+
+def test_ablations_are_differences_of_the_tables_and_ours_have_more_draws(report: Report) -> None:
+    for which, policy, seeds in (("as printed", "gfs_published", "1, 2"), ("as built", "gfs", "1, 2, 3")):
+        found = table(report, f"Without parts: {policy}, medium load")
+        values = column(found, "lost work")
+
+        by_hand = values["simple preemption"] - values["full"]
+        assert check(report, f"{which}, lost work more with simple preemption").ours == pytest.approx(by_hand)
+        assert column(found, "lost work, more")["full"] == 0
+        assert f"seeds {seeds};" in found.note
+
+
+def test_both_forms_of_the_baselines_stand_side_by_side(report: Report) -> None:
+    found = table(report, "Both forms of the baselines")
+    reductions = column(table(report, "GFS lower than the mean of the baselines"), "mean")
+    evaluated = {row[2]: row[-1] for row in found.rows if row[:2] == ("gfs", "as evaluated")}
+
+    assert {row[1] for row in found.rows} == {"as evaluated", "as published"}
+    assert {row[0] for row in found.rows} == {"gfs", "gfs_promised", "high-priority jobs alone"}
+    assert {name: evaluated[name] for name in reductions} == pytest.approx(reductions)
+    assert "guaranteed spot eviction rate" in evaluated
+
+
+def test_the_printed_benefit_is_about_a_dollar_an_hour(report: Report) -> None:
+    found = table(report, "The printed benefit")
+
+    assert list(column(found, "price").values()) == pytest.approx([1.216, 1.216], abs=1e-3)
+    assert sum(column(found, "gained a month").values()) == pytest.approx(377_990, abs=10)
+
+
+def test_the_report_can_be_written_and_read(report: Report) -> None:
+    assert Report.from_json(report.to_json()).checks == report.checks
+    assert report.series[0].title == "Spot evictions"
