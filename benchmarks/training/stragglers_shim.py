@@ -1,6 +1,6 @@
 """The part `shim` of benchmarks/training/stragglers.py: what the shim before NCCL adds to a call, in processor time.
 
-A library that does nothing stands for NCCL, and a small program for the job (tests/training/watch/native), so that what
+A library that does nothing stands for NCCL, and a small program for the job, so that what
 remains is the cost of noting. Events of CUDA cost nothing here; a call that is timed also costs two of them. Needs a C
 compiler.
 """
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from takeup.core.report import Cell, Check, Column, Table
 
 ROOT = Path(__file__).parents[2]
-NATIVE = ROOT / "tests" / "training" / "watch" / "native"
+NATIVE = ROOT / "tests" / "training" / "stragglers" / "watch" / "native"
 NUM_CALLS, NUM_ROUNDS = 200_000, 7
 MOST_CALL_US = 1.0
 

@@ -1,7 +1,7 @@
 /* Notes every call of NCCL in the ring of its rank, for jobs that make thousands of them in an iteration.
  *
  * Loaded with LD_PRELOAD, it stands before libnccl.so.2: each function notes the call and goes on to the real one. The
- * file it writes is the one that src/takeup/training/engines/pytorch/watch/ring.py describes; the numbers here must be
+ * file it writes is the one that src/takeup/training/stragglers/watch/ring.py describes; the numbers here must be
  * the numbers there, and a test compares them. Whatever fails here ends the noting, never the job.
  *
  * When a call ended is known only to the device. Two events of CUDA are put around every EVERY-th call of a group, the

@@ -18,7 +18,7 @@ from takeup.training.pipelines.profile import Link
 from takeup.training.pipelines.schedule import Schedule
 from takeup.training.pipelines.timing.evaluation import timeline_of
 from takeup.training.traces.profiles import load_schedule, save_profile
-from training.pipelines import ms, slow
+from training.pipeline_profiles import ms, slow
 
 
 def scenario(**values: Any) -> TrainingScenario:

@@ -21,7 +21,7 @@ from takeup.training.report import (
     sampled_table,
     stages_table,
 )
-from training.pipelines import slow
+from training.pipeline_profiles import slow
 
 
 def two_plans() -> tuple[list[PipelinePlan], list[Timeline]]:
@@ -51,7 +51,7 @@ def test_planners_stand_side_by_side() -> None:
     assert column(table, "planner") == ["one_f_one_b", "adaptra"]
     assert column(table, "iteration") == pytest.approx([650, 410])
     assert column(table, "gap") == pytest.approx([100 * (1 - 410 / 650), 0])
-    assert column(table, "held at most") == [4, 8]
+    assert column(table, "peak in-flight micro-batches") == [4, 8]
     assert column(table, "fits memory") == [True, True]
     assert column(table, "bubbles") == pytest.approx([100 * (1 - 360 / 650), 100 * (1 - 360 / 410)])
 

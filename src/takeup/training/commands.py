@@ -15,18 +15,18 @@ CHARTS = Path("takeup-out")
 
 # Options by name, in reverse order of display.
 PIPELINE_OPTIONS: dict[str, dict[str, Any]] = {
-    "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
+    "--seed": {"default": 1, "show_default": True, "help": "Seed of the random draws."},
     "--host-ms": {"default": 0.0, "show_default": True, "help": "Overhead of every operation."},
     "--hop-ms": {"default": 0.0, "show_default": True, "help": "Overhead of every message."},
-    "--max-sends": {"type": int, "help": "Compute waits while so many sends are under way; never if absent."},
-    "--max-live": {"type": int, "help": "Micro-batches that a stage has memory for; no limit if absent."},
-    "--slow": {"multiple": True, "help": "A slow link, in ms: LINK:LATENCY or LINK:LATENCY+SERVICE. May be repeated."},
-    "--slow-stage slow_stages": {"multiple": True, "help": "A slow stage, STAGE:FACTOR. May be repeated."},
+    "--max-sends": {"type": int, "help": "Compute waits while this many sends are in flight; no limit if absent."},
+    "--max-live": {"type": int, "help": "Micro-batches that fit into the memory of a stage; no limit if absent."},
+    "--slow": {"multiple": True, "help": "A slow link, in ms: LINK:LATENCY or LINK:LATENCY+SERVICE. Repeatable."},
+    "--slow-stage slow_stages": {"multiple": True, "help": "A slow stage, STAGE:FACTOR. Repeatable."},
     "--uneven": {"is_flag": True, "help": "Draw operation times around the given one."},
-    "--op-ms": {"default": 10.0, "show_default": True, "help": "How long an operation takes."},
-    "--microbatches num_microbatches": {"default": 24, "show_default": True, "help": "Micro-batches of an iteration."},
+    "--op-ms": {"default": 10.0, "show_default": True, "help": "Duration of an operation."},
+    "--microbatches num_microbatches": {"default": 24, "show_default": True, "help": "Micro-batches per iteration."},
     "--stages num_stages": {"default": 4, "show_default": True, "help": "Stages of the pipeline."},
-    "--profile": {"help": "A measured pipeline, a .toml file; else all operations take as long."},
+    "--profile": {"help": "A measured pipeline, a .toml file; otherwise all operations take equally long."},
 }
 
 
@@ -61,7 +61,9 @@ def training() -> None:
 
 @training.command()
 @click.argument("policy", default="adaptra")
-@click.option("--csv", type=click.Path(path_type=Path), help="Write the schedule as PyTorch's runtime loads it.")
+@click.option(
+    "--csv", type=click.Path(path_type=Path), help="Write the schedule in the format that PyTorch's runtime loads."
+)
 @pipeline_options
 @output_options
 def plan(policy: str, csv: Path | None, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
@@ -78,7 +80,9 @@ def plan(policy: str, csv: Path | None, as_json: bool, out: Path | None, quiet: 
 @training.command()
 @click.argument("policies", default="one_f_one_b,zb_h1,adaptra")
 @click.option("--schedule", help="Simulate this .csv file instead of POLICIES.")
-@click.option("--jitter", "jitter_share", default=0.05, show_default=True, help="How much operations vary, as a share.")
+@click.option(
+    "--jitter", "jitter_share", default=0.05, show_default=True, help="Relative standard deviation of operation times."
+)
 @click.option("--runs", "num_runs", default=100, show_default=True, help="Iterations to simulate.")
 @pipeline_options
 @output_options
@@ -90,9 +94,9 @@ def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **sett
 @training.command()
 @click.argument("policies", default="gpipe,one_f_one_b,interleaved_1f1b,zb_h1,zb_h2,zbv,adaptra")
 @click.option(
-    "--delays", "delays", help="Try these delays, in ms and separated by commas, on the slow links or the last."
+    "--delays", "delays", help="Compare at these delays, in ms, comma-separated, on the slow links or else the last."
 )
-@click.option("--delays-are", default="latency", show_default=True, help="What the delays are: latency or service.")
+@click.option("--delays-are", default="latency", show_default=True, help="Kind of the delays: latency or service.")
 @pipeline_options
 @output_options
 def compare(
@@ -104,12 +108,14 @@ def compare(
 
 
 @training.command()
-@click.option("--iterations", "num_iterations", default=8, show_default=True, help="Iterations of the adaptive one.")
+@click.option(
+    "--iterations", "num_iterations", default=8, show_default=True, help="Iterations of the adaptive schedule."
+)
 @click.option(
     "--link",
     default="user-space",
     show_default=True,
-    help="How the service of links is kept: user-space, namespaces or auto.",
+    help="How links are slowed down: user-space, namespaces or auto.",
 )
 @pipeline_options
 @output_options
@@ -127,7 +133,7 @@ def lab(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> Non
 @click.argument("program", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--ranks", "num_ranks", default=4, show_default=True, help="Processes to start on this machine.")
-@click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the command instead of starting it.")
 def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool) -> None:
     """Start PROGRAM, which trains with PyTorch, on several ranks of this machine; ARGUMENTS are passed to it."""
     from takeup.training.pipelines.engine.torchrun import command_of, start
@@ -142,17 +148,35 @@ def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for every event; the job prints to stderr.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a report and a Perfetto trace of every event here.")
-@click.option("--quiet", is_flag=True, help="Say nothing but events.")
+@click.option("--quiet", is_flag=True, help="Print only events.")
 @click.option("--metrics", "metrics_port", type=int, help="Serve Prometheus metrics on this port of this machine.")
-@click.option("--confirm", is_flag=True, help="Pause the job for a moment to test ranks and links before acting.")
-@click.option("--no-action", is_flag=True, help="Change nothing: say only who is slow.")
-@click.option("--restart-after", "restart_after_s", type=float, help="Save and restart after so many lost seconds.")
-@click.option("--restart-cost", "restart_cost_s", type=float, help="Restart, which costs so many s, if that will pay.")
-@click.option("--on-unhealthy", help="Run this for every slow rank; {rank}, {host}, {kind}, {factor} are filled in.")
-@click.option("--shim", type=click.Path(path_type=Path), help="Note calls of NCCL with this compiled shim instead.")
-@click.option("--listen", metavar="[HOST:]PORT", help="Also watch ranks of other machines, which report here.")
+@click.option("--confirm", is_flag=True, help="Pause the job briefly to test ranks and links before acting.")
+@click.option("--no-action", is_flag=True, help="Report only; change nothing in the job.")
 @click.option(
-    "--report-to", metavar="HOST:PORT", help="Let the machine that listens there watch the ranks of this one."
+    "--restart-after",
+    "restart_after_s",
+    type=float,
+    help="Save and restart the job after it has lost this many seconds.",
+)
+@click.option(
+    "--restart-cost",
+    "restart_cost_s",
+    type=float,
+    help="Restart the job when that is likely to pay, at this cost in seconds.",
+)
+@click.option("--on-unhealthy", help="Run this for every slow rank; {rank}, {host}, {kind}, {factor} are filled in.")
+@click.option(
+    "--shim",
+    type=click.Path(path_type=Path),
+    help="Record calls of NCCL with this compiled shim instead of the Python hook.",
+)
+@click.option(
+    "--listen", metavar="[HOST:]PORT", help="Also watch ranks of other machines, which report to this address."
+)
+@click.option(
+    "--report-to",
+    metavar="HOST:PORT",
+    help="Forward the records of this machine's ranks to the watcher at this address.",
 )
 def watch(command: tuple[str, ...], as_json: bool, out: Path | None, quiet: bool, **options: Any) -> None:
     """Run COMMAND, such as torchrun and its arguments, and report which rank or link of the job is slow.

@@ -21,17 +21,17 @@ STAGE_COLUMNS = (
     Column("B", "ms", 2),
     Column("W", "ms", 2),
     Column("warm-up"),
-    Column("held on its rank"),
+    Column("peak in flight on its rank"),
     Column("latency to next", "ms", 2),
     Column("service to next", "ms", 2),
 )
 COMPARISON_COLUMNS = (
     Column("planner"),
     Column("iteration", "ms", 2),
-    Column("no order is below", "ms", 2),
+    Column("lower bound", "ms", 2),
     Column("gap", "%", 2),
     Column("bubbles", "%", 1),
-    Column("held at most"),
+    Column("peak in-flight micro-batches"),
     Column("fits memory"),
 )
 
@@ -58,15 +58,15 @@ def stages_table(plan: PipelinePlan) -> Table:
 
 def _time_words(plan: PipelinePlan) -> str:
     return (
-        f"{MS * plan.iteration_s:.4g} ms for an iteration, and no order takes less than {MS * plan.bound_s:.4g} ms, "
-        f"so at most {plan.gap_share:.2%} is missing"
+        f"{MS * plan.iteration_s:.4g} ms per iteration; no order takes less than {MS * plan.bound_s:.4g} ms, "
+        f"so the gap is at most {plan.gap_share:.2%}"
     )
 
 
 def comparison_table(plans: Sequence[PipelinePlan], timelines: Sequence[Timeline]) -> Table:
     """One row per planner."""
     rows = tuple(_row(plan, timeline) for plan, timeline in zip(plans, timelines, strict=True))
-    note = "held at most: pairs of stage and micro-batch on one rank; planners that cut stages into chunks have more"
+    note = "in flight: pairs of stage and micro-batch on one rank; planners that cut stages into chunks have more"
     return Table("Planners", COMPARISON_COLUMNS, rows, note)
 
 
@@ -162,7 +162,7 @@ def lab_table(rows: Sequence[LabRow], faults: str) -> Table:
         Column("longest pause", "ms", 2),
     )
     cells = tuple(_lab_cells(row, rows[0].measured_s) for row in rows)
-    return Table(f"Real ranks, {faults}", columns, cells, "medians of iterations once nothing changes any more")
+    return Table(f"Real ranks, {faults}", columns, cells, "medians over the iterations after the last schedule change")
 
 
 def _lab_cells(row: LabRow, first_s: float) -> tuple[Cell, ...]:

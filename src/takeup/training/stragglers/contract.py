@@ -91,8 +91,8 @@ class Suspect:
 
     def __str__(self) -> str:
         if self.kind == "host":
-            who = f"rank {self.ranks[0]} waits" if len(self.ranks) == 1 else f"ranks {_listed(self.ranks)} wait"
-            return f"{who} for cores that do other work"
+            ranks = f"rank {self.ranks[0]} waits" if len(self.ranks) == 1 else f"ranks {_listed(self.ranks)} wait"
+            return f"{ranks} for cores that do other work"
         what = "the link between ranks" if len(self.ranks) == 2 else "a link among ranks"
         where = f"rank {self.ranks[0]} computes" if self.kind == "compute" else f"{what} {_listed(self.ranks)} is"
         times = f"{self.factor:.2f}x" if self.factor < MAX_FACTOR_SHOWN else f"more than {MAX_FACTOR_SHOWN}x"

@@ -1,11 +1,11 @@
 """PyTorch: a pipeline whose ranks change their schedule together while they train.
 
     every iteration                               every few iterations
-    adapter.py: the runtime of PyTorch            agreement.py: all measurements become one profile of integers;
+    adapter.py: the runtime of PyTorch            adaptive.py: all measurements become one profile of integers;
          │ operations      │ messages               plan, and decide whether to switch
-    stopwatch.py      receives.py    --------->        │ schedule, slow links
-                           │                      adaptive.py: AdaptiveSchedule, which users call
-    transport.py, delegate.py: message transport
+    stopwatch.py      messages.py  ----------->     AdaptiveSchedule, which users call
+                           │                              │ schedule, slow links
+    transport.py: a route for every message  <────────────┘
 
 The folder ../lab/ trains with real ranks over artificially slow links. torchrun.py starts programs of users.
 

@@ -1,10 +1,4 @@
-"""A drop-in for PyTorch's pipeline schedules that replans when links become slow.
-
-How it works. Every `every` iterations, one is measured, the ranks agree on one profile, each plans for it, and if the
-predicted gain is large enough, all switch before the next iteration. Gradients are the same under every schedule.
-Slow links get delegates. All waits have a timeout, so a rank that stops responding ends the job instead of hanging it.
-A watcher of the job can request replanning immediately; then the next few iterations are measured.
-"""
+"""A drop-in for PyTorch's pipeline schedules that replans when links become slow."""
 
 import logging
 import os
@@ -35,16 +29,21 @@ from takeup.training.pipelines.timing.evaluation import timeline_of
 from takeup.training.stragglers.watch.gloo_shutdown import delay_exit_until_idle
 from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
 
+NANO = 1e-9
+NUM_REMEMBERED = 4
+FINE, USELESS = -1, -2  # status from rank 0; else the number of a rank with another version
+LOG = logging.getLogger("takeup.training")
+
+# How it works. Every `every` iterations, one is measured, the ranks agree on one profile, each plans for it, and if the
+# predicted gain is large enough, all switch before the next iteration. Gradients are the same under every schedule.
+# Slow links get delegates. All waits have a timeout, so a rank that stops responding ends the job instead of hanging
+# it. A watcher of the job can request replanning immediately; then the next few iterations are measured.
+
 # All ranks agree on one profile, as whole nanoseconds, so that each computes the same plan from it --------------------
 #
 # Rank 0 gathers the measurements of all ranks, computes a profile and broadcasts it. Link delays are estimated from
 # the messages of training itself: when the sender handed one over, when the receiver could use it. Before ranks
 # switch, they compare their proposals, and they switch only if all proposals are equal.
-
-NANO = 1e-9
-NUM_REMEMBERED = 4
-FINE, USELESS = -1, -2  # status from rank 0; else the number of a rank with another version
-LOG = logging.getLogger("takeup.training")
 
 
 class SmoothedLinks:
@@ -308,7 +307,7 @@ class AdaptiveSchedule:
     PyTorch, such as `scale_grads`.
     """
 
-    def __init__(  # noqa: PLR0913  a drop-in, with options of its own by name
+    def __init__(  # noqa: PLR0913  a drop-in, with keyword options
         self,
         stage: Any,
         n_microbatches: int,

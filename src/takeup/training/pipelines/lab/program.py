@@ -370,7 +370,7 @@ def _join(ranks: list[ForkProcess]) -> None:
         rank.kill()
         rank.join()
     if os.getppid() != PARENT:
-        raise SystemExit("whoever started the laboratory is gone")
+        raise SystemExit("the process that started the laboratory has ended")
 
 
 def _merge_observations(trial: LabTrial, seen: list[RankObservations]) -> TrialOutcome:

@@ -20,6 +20,11 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.training.pipelines.profile import Link, Profile
 
+NUM_TRIED = 65
+NUM_ROUNDS = 5
+CLEARLY = 0.98  # a service must reduce the residual below this share of that without
+NOISE_SHARE = 0.02  # and by more than this share of the delay, which jitter alone may explain
+
 # Estimate a pipeline from measurements: operation times, and latency and service of links, without a common clock -----
 #
 # How it works. The sender of a message records the hand-over time, the receiver the time it became usable, each by its
@@ -28,11 +33,6 @@ from takeup.training.pipelines.profile import Link, Profile
 # the hand-over times once the service is known: the backlog of earlier messages not yet served. So candidate services
 # are tried, and the one with the smallest residual is taken. Where no message ever waited, service and latency cannot
 # be distinguished, and all of the delay counts as latency.
-
-NUM_TRIED = 65
-NUM_ROUNDS = 5
-CLEARLY = 0.98  # a service must reduce the residual below this share of that without
-NOISE_SHARE = 0.02  # and by more than this share of the delay, which jitter alone may explain
 
 
 class MessageStamps(NamedTuple):

@@ -178,7 +178,7 @@ def timeline_of(schedule: Schedule, profile: Profile, factors: Floats | None = N
     run = replay_in_turn if any(link.half_duplex for link in profile.links) else replay
     whole = run(pipeline_arrays(profile, factors), codes, offsets, starts, ends, peaks)
     if whole == DEADLOCK:
-        raise BadInput("the orders of the ranks wait for each other, so the schedule never ends; plan it anew")
+        raise BadInput("the orders of the ranks wait for each other, so the schedule never ends; plan it again")
     return Timeline(
         schedule,
         tuple(np.split(starts / SECOND, offsets[1:-1])),

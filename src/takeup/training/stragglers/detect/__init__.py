@@ -1,7 +1,7 @@
 """Detection of slowdowns: change points in iteration times, and the detector that consumes call logs.
 
 detector.py         logs of calls in, slowdown events out
-change_points.py    online change-point detection, and the published detectors
+change_points.py    online change-point detection
 kernels.py          compiled: posterior over run lengths, and the change-point detector as one kernel
 """
 

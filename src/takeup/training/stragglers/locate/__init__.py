@@ -1,8 +1,7 @@
-"""Which rank or link causes a slowdown, from the calls of all ranks.
+"""Location of a slowdown: which rank or link causes it, from the times of the calls of all ranks.
 
-matching.py          calls of all ranks, matched; the call that marks iterations
-accounts.py          time accounts of ranks: own work, waiting, transfers
-links.py             slow links
-suspects.py          slow ranks and links, or CPU contention
-edge_colouring.py    test all links in the fewest passes
+matching.py         calls of all ranks matched with each other; the call that marks iterations
+accounts.py         time of every rank in own work, waiting and transfers
+suspects.py         slow ranks and links, and slowdowns caused by busy cores
+edge_colouring.py   all links of a job in the fewest passes
 """

@@ -26,6 +26,12 @@ from takeup.training.stragglers.locate.accounts import (
 )
 from takeup.training.stragglers.locate.matching import CallKind, MatchedCalls
 
+Ranks = tuple[int, ...]
+FEW_PLACES = 3  # minimum number of links for a typical value among them
+CLEAR_SHIFT = 0.15  # share of the transfer's increase; in an even ring, ends shift by half of it
+FASTEST = 0.05  # quantile of the messages; the minimum of many may be a clock glitch
+MESSAGES = (Operation.SEND, Operation.RECEIVE)
+
 # Which link is slow: transfers that take longer than before, or than others of the same size --------------------------
 #
 # The transfer time of a message cannot be read off either end: the receiver also waits for a late sender, and the
@@ -40,12 +46,6 @@ from takeup.training.stragglers.locate.matching import CallKind, MatchedCalls
 #
 # A rank that waits for a core receives messages late, too, but only some of them: others find a free core. A slow link
 # delays every message. So the excess of the fastest messages is also reported.
-
-Ranks = tuple[int, ...]
-FEW_PLACES = 3  # minimum number of links for a typical value among them
-CLEAR_SHIFT = 0.15  # share of the transfer's increase; in an even ring, ends shift by half of it
-FASTEST = 0.05  # quantile of the messages; the minimum of many may be a clock glitch
-MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
 @dataclass(slots=True)

@@ -108,9 +108,9 @@ class Remediation:
         if "host" in kinds:
             return "none; end what else runs on this machine, or start fewer ranks", ()
         if "compute" in kinds:
-            return self._rebalanced(job) if self._settings.rebalance else ("none, as you asked", ())
+            return self._rebalanced(job) if self._settings.rebalance else ("none, as actions are off", ())
         if "link" in kinds and job.can_adapt:
-            return self._adapt(job) if self._settings.rebalance else ("none, as you asked", ())
+            return self._adapt(job) if self._settings.rebalance else ("none, as actions are off", ())
         advice = "look at this link, or restart without its machines" if kinds else "look at what they share"
         return f"none; {advice}", ()
 

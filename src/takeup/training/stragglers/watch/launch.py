@@ -50,8 +50,8 @@ def start(
 
 def _found(program: str) -> str:
     """Path of the program, from PATH or the directory of this Python interpreter."""
-    beside = Path(sys.executable).parent / program
-    found = shutil.which(program) or (str(beside) if beside.is_file() else None)
+    in_environment = Path(sys.executable).parent / program
+    found = shutil.which(program) or (str(in_environment) if in_environment.is_file() else None)
     if found is None:
         raise BadInput(
             f"there is no program {program!r}; give the command of the job after --, such as -- torchrun ..."
