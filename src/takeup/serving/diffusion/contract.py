@@ -5,6 +5,7 @@ that fit together become one `BatchRows`; add-ons (LoRAs, ControlNets, masked ed
 into buckets, act around the network call, and pass it `AddOnInputs`.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
@@ -22,7 +23,9 @@ MAX_CACHED_INPUTS = 8
 
 @dataclass(slots=True, eq=False)
 class DenoisingRun:
-    """A prepared request. `inputs` has a row for every branch (the negative one first); `shared` has none.
+    """A prepared request. `inputs` has a row for every branch (the negative one first).
+
+    `shared` has inputs without rows, such as token positions: requests share a call only if these are equal in value.
 
     `computed_share` of its tokens are computed in the next step.
 
@@ -40,6 +43,10 @@ class DenoisingRun:
     extras: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     computed_share: float = 1.0
+    _shared_values: Hashable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shared_values = tuple((name, _digest(tensor)) for name, tensor in sorted(self.shared.items()))
 
     @property
     def num_rows(self) -> int:
@@ -56,8 +63,9 @@ class DenoisingRun:
 
     def bucket(self) -> Hashable:
         """Equal for requests that fit into one network call."""
-        named = {"latents": self.latents, **self.inputs, **self.shared}
-        return tuple((name, tensor.shape[1:], tensor.dtype) for name, tensor in sorted(named.items()))
+        named = {"latents": self.latents, **self.inputs}
+        shapes = tuple((name, tensor.shape[1:], tensor.dtype) for name, tensor in sorted(named.items()))
+        return shapes, self._shared_values
 
     def scaled_latents(self) -> torch.Tensor:
         """The network input: the latents once for every branch, scaled by the scheduler."""
@@ -66,6 +74,12 @@ class DenoisingRun:
             scaled: torch.Tensor = self.scheduler.scale_model_input(latents, self.timestep)
             return scaled
         return latents
+
+
+def _digest(tensor: torch.Tensor) -> Hashable:
+    """Equal for tensors of equal shape, type and values."""
+    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return tensor.shape, tensor.dtype, hashlib.sha256(data.numpy().tobytes()).digest()
 
 
 class ControlResiduals(Protocol):

@@ -219,9 +219,10 @@ class Flux(FlowTransformer):
         return latents
 
     def _timesteps(self, scheduler: Any, num_steps: int, latents: torch.Tensor) -> list[torch.Tensor]:
-        shift = self._shift(scheduler, latents.shape[1])
-        sigmas = np.linspace(1.0, 1 / num_steps, num_steps)
-        return set_steps(scheduler, num_steps, latents.device, sigmas=sigmas, mu=shift)
+        options: dict[str, Any] = {"mu": self._shift(scheduler, latents.shape[1])}
+        if not scheduler.config.get("use_flow_sigmas"):
+            options["sigmas"] = np.linspace(1.0, 1 / num_steps, num_steps)
+        return set_steps(scheduler, num_steps, latents.device, **options)
 
 
 # Stable Diffusion 1.5 and XL: a U-Net that predicts noise, guided by a negative branch --------------------------------

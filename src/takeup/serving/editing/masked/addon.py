@@ -237,7 +237,7 @@ class MaskedEdits:
     The hooks are installed while at least one edit is running: plain images run through the network as it is.
     """
 
-    slot = SLOT
+    slot: str | None = SLOT
 
     def __init__(
         self,

@@ -184,7 +184,7 @@ class Controls:
     images.
     """
 
-    slot = None
+    slot: str | None = None
 
     def __init__(
         self,

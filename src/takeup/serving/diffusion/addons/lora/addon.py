@@ -265,7 +265,7 @@ class Loras:
     milliseconds, and CUDA graphs do not support sidecar layers: then `auto` means `merged`.
     """
 
-    slot = None  # requests without LoRAs need the weights without them
+    slot: str | None = None  # requests without LoRAs need the weights without them
 
     def __init__(
         self,
