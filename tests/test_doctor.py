@@ -13,7 +13,6 @@ import takeup.doctor
 from takeup.cli import takeup as commands
 from takeup.core.report import Report
 from takeup.doctor import REQUIREMENTS, Requirement, examine
-from takeup.rerun import RUNNERS
 
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 
@@ -68,11 +67,15 @@ def test_every_remedy_with_an_extra_names_one_that_exists() -> None:
     assert set(extras) <= set(PROJECT["optional-dependencies"])
 
 
-@pytest.mark.parametrize("domain", [name for name in RUNNERS if name != "papers"])
-def test_every_engine_is_examined(domain: str) -> None:
-    engines = import_module(f"takeup.{domain}.engines").ENGINES
+@pytest.mark.parametrize("module", ["caching.experiment", "cluster.engines", "edge.engines", "streaming.engines"])
+def test_every_engine_of_a_registry_is_examined(module: str) -> None:
+    engines, domain = import_module(f"takeup.{module}").ENGINES, module.partition(".")[0]
 
     assert {f"{domain} engine {name}" for name in engines} <= {need.part for need in REQUIREMENTS}
+
+
+def test_engines_without_a_registry_are_examined() -> None:
+    assert {"training engine pytorch", "serving engine diffusers"} <= {need.part for need in REQUIREMENTS}
 
 
 def test_what_needs_root_says_so_to_everyone_else(monkeypatch: pytest.MonkeyPatch) -> None:

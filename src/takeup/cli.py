@@ -11,20 +11,18 @@ from takeup.errors import TakeupError
 
 COMMANDS = {
     "caching": ("takeup.caching.commands:caching", "DAG-aware cache eviction for data-parallel jobs (LRC, LERC)."),
-    "cluster": ("takeup.cluster.commands:cluster", "Idle GPUs sold with a promise: replays, Slurm, Kubernetes (GFS)."),
-    "edge": ("takeup.edge.commands:edge", "Subcarriers and CPU time for offloading, decided together, with a gap."),
-    "serving": (
-        "takeup.serving.commands:serving",
-        "Diffusion models with add-ons of every request's own: queues, designs.",
-    ),
-    "serve": ("takeup.serving.commands.serve:serve", "A diffusion model over HTTP, for OpenAI's clients."),
+    "cluster": ("takeup.cluster.commands:cluster", "Spot GPU jobs with guarantees: replays, Slurm, Kubernetes (GFS)."),
+    "edge": ("takeup.edge.commands:edge", "Radio and CPU planned together for offloading, with a proven gap."),
+    "serving": ("takeup.serving.commands:serving", "Diffusion models with LoRAs, ControlNets and edits per request."),
+    "serve": ("takeup.serving.commands.serve:serve", "Serve a diffusion model over HTTP, for OpenAI clients."),
     "streaming": ("takeup.streaming.commands:streaming", "Start-up delay and stalls of video in a shared cell (QoE)."),
-    "training": ("takeup.training.commands:training", "Pipeline schedules that absorb slow links (ADAPTRA)."),
-    "tour": ("takeup.tour:tour", "Every system on its default workload against its baselines."),
-    "reproduce": ("takeup.papers.commands:reproduce", "A paper's numbers beside ours."),
-    "run-again": ("takeup.rerun:rerun", "Repeat the run that made a report, or a scenario file."),
+    "training": ("takeup.training.commands:training", "Stragglers (FALCON) and pipeline schedules (ADAPTRA)."),
+    "tour": ("takeup.tour:tour", "Every system on its default workload, compared with baselines."),
+    "reproduce": ("takeup.papers.commands:reproduce", "The numbers of a paper, and ours."),
+    "rerun": ("takeup.rerun:rerun", "Repeat the run that made a report, or a scenario file."),
     "doctor": ("takeup.doctor:doctor", "Which engines work on this machine, and what is missing."),
 }
+ALIASES = {"run-again": "rerun"}
 
 
 class LazyGroup(click.Group):
@@ -34,16 +32,17 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        command = load(COMMANDS[cmd_name][0])
+        command = load(COMMANDS[name][0])
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args[0] not in COMMANDS | ALIASES and not args[0].startswith("-"):
             near = get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"no command {args[0]!r}{hint} (known: {', '.join(COMMANDS)})", ctx)

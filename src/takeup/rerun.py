@@ -1,4 +1,4 @@
-"""`takeup run-again`: repeat the run that a report or a scenario file describes, and say whether the numbers agree."""
+"""`takeup rerun`: repeat the run that a report or a scenario file describes, and say whether the numbers agree."""
 
 from itertools import zip_longest
 from pathlib import Path
@@ -32,7 +32,7 @@ def run_scenario(values: dict[str, Any], source: str, *, quiet: bool = False) ->
     return report
 
 
-@click.command("run-again")
+@click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @output_options
 @click.pass_context

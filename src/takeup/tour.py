@@ -26,7 +26,7 @@ class TourStop:
 STOPS = (
     TourStop(
         "lrc",
-        "Iterative jobs recompute what the cache dropped. Counting who will still read a block keeps the right ones.",
+        "Iterative jobs recompute dropped blocks. Counting readers still to come keeps the right ones.",
         {
             "domain": "caching",
             "verb": "compare",
@@ -38,7 +38,7 @@ STOPS = (
     ),
     TourStop(
         "lerc",
-        "A task is fast only if all its inputs are in memory. Counting complete groups makes hits effective.",
+        "A task is fast only if all its inputs are in memory. Counting only complete groups makes hits effective.",
         {
             "domain": "caching",
             "verb": "compare",
@@ -50,7 +50,7 @@ STOPS = (
     ),
     TourStop(
         "edge",
-        "Radio and CPU shared one after the other are wasted. Decided together they serve more, with a proven gap.",
+        "Planning radio first and CPU second wastes both. Planned together they serve more, with a proven gap.",
         {
             "domain": "edge",
             "verb": "compare",
@@ -60,7 +60,7 @@ STOPS = (
     ),
     TourStop(
         "qoe",
-        "Users who come and go make videos stop. How often follows from equations, in a millisecond.",
+        "Videos stall because other viewers come and go. Equations say how often, in a millisecond.",
         {
             "domain": "streaming",
             "verb": "predict",
@@ -70,7 +70,7 @@ STOPS = (
     ),
     TourStop(
         "adaptra",
-        "One slow link idles a whole pipeline. A schedule with slack where it is needed pays the delay once.",
+        "One slow link idles a whole pipeline. A schedule with slack on that link pays its delay once.",
         {
             "domain": "training",
             "verb": "compare",
@@ -80,7 +80,7 @@ STOPS = (
     ),
     TourStop(
         "gfs",
-        "Idle GPUs are sold without a promise, and evicted. A forecast says what can be promised, and for how long.",
+        "Spot jobs get evicted without notice. A demand forecast says which capacity can be guaranteed, and when.",
         {
             "domain": "cluster",
             "verb": "compare",
@@ -90,12 +90,12 @@ STOPS = (
     ),
     TourStop(
         "falcon",
-        "All ranks of a slow job look equally slow. The one that comes last and waits least is the one.",
+        "In a slow job all ranks look equally slow. The culprit is the rank that arrives last and waits least.",
         {"domain": "papers", "verb": "reproduce", "paper": "falcon"},
     ),
     TourStop(
         "swiftdiffusion",
-        "Every image brings LoRAs and ControlNets of its own. Steps shared by all make more of them on each GPU.",
+        "Every image request brings its own LoRAs and ControlNets. Step-level batching serves more of them per GPU.",
         {
             "domain": "serving",
             "verb": "compare",
@@ -106,7 +106,7 @@ STOPS = (
     ),
     TourStop(
         "instgenie",
-        "Most edits change a tenth of a picture. The rest was computed before, and is loaded while blocks compute.",
+        "Most edits change a tenth of an image. Cached activations of the rest are loaded while blocks compute.",
         {"domain": "papers", "verb": "reproduce", "paper": "instgenie"},
     ),
 )

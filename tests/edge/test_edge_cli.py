@@ -42,7 +42,7 @@ WITH_REPORT = [
 def test_every_verb_prints_a_report_that_can_be_run_again(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     first = run("edge", *arguments, "--json", "--quiet")
     (tmp_path / "report.json").write_text(first.out)
-    again = run("run-again", tmp_path / "report.json", "--json", "--quiet")
+    again = run("rerun", tmp_path / "report.json", "--json", "--quiet")
 
     assert report_of(first).domain == "edge"
     assert report_of(again).tables == report_of(first).tables

@@ -85,7 +85,7 @@ def test_a_log_is_fitted_and_its_model_predicts(stream: Run) -> None:
 def test_a_saved_report_can_be_run_again(run: Run) -> None:
     run("streaming", "predict", "--out", "folder", "--quiet")
 
-    assert run("run-again", "folder/report.json", "--quiet").code == 0
+    assert run("rerun", "folder/report.json", "--quiet").code == 0
 
 
 # Sweeps and units -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from takeup.errors import BadInput
 from takeup.serving.diffusion.addons.lora.targets import layers_of
 from takeup.serving.diffusion.addons.lora.weights import LoraSet, PatchedWeights
-from takeup.serving.diffusion.engine.families import Family
+from takeup.serving.diffusion.contract import Family
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.model import Request
 

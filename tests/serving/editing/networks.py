@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from takeup.serving.diffusion.contract import BatchRows, gather
-from takeup.serving.diffusion.engine.families import Family, family_of
+from takeup.serving.diffusion.contract import BatchRows, Family, gather
+from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.tiny import tiny
 from takeup.serving.editing.masked.hooks import MaskingHooks
 from takeup.serving.editing.masked.tokens import HookState, grids_of, token_indices, working_copy

@@ -207,3 +207,33 @@ class AddOn(Protocol):
 
     def left(self, run: DenoisingRun) -> None:
         """The request has ended, for whatever reason."""
+
+
+# One kind of pipeline -------------------------------------------------------------------------------------------------
+
+
+class Family(Protocol):
+    """The interface to one kind of pipeline."""
+
+    pipeline: Any
+    encoding: AbstractContextManager[Any]
+    """Held while text encoders are used, for LoRAs may change them for a moment."""
+
+    @property
+    def network(self) -> Any:
+        """The denoiser."""
+
+    def prepare(self, request: Request) -> DenoisingRun:
+        """Encode the prompts, sample the noise, set up a separate scheduler."""
+
+    def encode(self, request: Request) -> dict[str, torch.Tensor]:
+        """The outputs of the text encoders, a row for every guidance branch."""
+
+    def predict(self, rows: BatchRows) -> torch.Tensor:
+        """One call of the network."""
+
+    def guide(self, run: DenoisingRun, prediction: torch.Tensor) -> torch.Tensor:
+        """Combine the predictions of the branches into one."""
+
+    def decode(self, run: DenoisingRun) -> torch.Tensor:
+        """The image of finished latents, values from 0 to 1, channels first."""

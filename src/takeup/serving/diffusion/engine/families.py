@@ -7,47 +7,18 @@ positions in Flux have no batch dimension: all rows of a call must share image s
 """
 
 import threading
-from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from takeup.errors import BadInput
-from takeup.serving.diffusion.contract import BatchRows, DenoisingRun
+from takeup.serving.diffusion.contract import BatchRows, DenoisingRun, Family
 from takeup.serving.diffusion.engine.sampling import guided, new_scheduler, set_steps, size_of, step_options
 from takeup.serving.diffusion.execution.convolutions import DeviceAndDtype, device_and_dtype
 from takeup.serving.diffusion.execution.cuda_graph import CAPTURE_LOCK
 from takeup.serving.model import Request
-
-
-class Family(Protocol):
-    """The interface to one kind of pipeline."""
-
-    pipeline: Any
-    encoding: AbstractContextManager[Any]
-    """Held while text encoders are used, for LoRAs may change them for a moment."""
-
-    @property
-    def network(self) -> Any:
-        """The denoiser."""
-
-    def prepare(self, request: Request) -> DenoisingRun:
-        """Encode the prompts, sample the noise, set up a separate scheduler."""
-
-    def encode(self, request: Request) -> dict[str, torch.Tensor]:
-        """The outputs of the text encoders, a row for every guidance branch."""
-
-    def predict(self, rows: BatchRows) -> torch.Tensor:
-        """One call of the network."""
-
-    def guide(self, run: DenoisingRun, prediction: torch.Tensor) -> torch.Tensor:
-        """Combine the predictions of the branches into one."""
-
-    def decode(self, run: DenoisingRun) -> torch.Tensor:
-        """The image of finished latents, values from 0 to 1, channels first."""
-
 
 # Common base of Stable Diffusion 3 and Flux: a flow-matching transformer with a schedule shift ------------------------
 

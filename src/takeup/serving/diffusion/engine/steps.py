@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 from takeup.serving.contract import Group
-from takeup.serving.diffusion.contract import AddOn, BatchRows, DenoisingRun, RowGatherer
-from takeup.serving.diffusion.engine.families import Family, family_of
+from takeup.serving.diffusion.contract import AddOn, BatchRows, DenoisingRun, Family, RowGatherer
+from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.execution.executors import EagerExecutor, Executor
 from takeup.serving.diffusion.policies import Grouping, one_by_one
 from takeup.serving.model import Cancelled, Candidate, Expired, Request, State

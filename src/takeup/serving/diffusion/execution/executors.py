@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from takeup.serving.diffusion.contract import BatchRows
-from takeup.serving.diffusion.engine.families import Family
+from takeup.serving.diffusion.contract import BatchRows, Family
 from takeup.serving.diffusion.execution.convolutions import FusedUpsampling, channels_last
 from takeup.serving.diffusion.execution.cuda_graph import (
     CAPTURE_LOCK,

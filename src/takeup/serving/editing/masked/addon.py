@@ -10,8 +10,7 @@ from typing import TypedDict
 
 import torch
 
-from takeup.serving.diffusion.contract import BatchRows, DenoisingRun
-from takeup.serving.diffusion.engine.families import Family
+from takeup.serving.diffusion.contract import BatchRows, DenoisingRun, Family
 from takeup.serving.diffusion.policies import cheapest_capacity
 from takeup.serving.editing.masked.edit_state import (
     SLOT,

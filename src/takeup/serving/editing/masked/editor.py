@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from takeup.errors import BadInput
-from takeup.serving.diffusion.contract import DenoisingRun
-from takeup.serving.diffusion.engine.families import Family, family_of
+from takeup.serving.diffusion.contract import DenoisingRun, Family
+from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.sampling import grain_of
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.execution.convolutions import device_and_dtype

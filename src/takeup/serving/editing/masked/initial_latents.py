@@ -14,8 +14,7 @@ import torch
 from PIL import Image
 
 from takeup.errors import BadInput
-from takeup.serving.diffusion.contract import DenoisingRun
-from takeup.serving.diffusion.engine.families import Family
+from takeup.serving.diffusion.contract import DenoisingRun, Family
 from takeup.serving.diffusion.engine.sampling import grain_of, size_of
 from takeup.serving.diffusion.execution.convolutions import device_and_dtype
 from takeup.serving.diffusion.execution.cuda_graph import CAPTURE_LOCK

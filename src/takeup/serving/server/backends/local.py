@@ -23,8 +23,8 @@ from takeup.serving.diffusion.addons.controlnet.workers import ControlWorker, St
 from takeup.serving.diffusion.addons.lora.addon import Form, Loras
 from takeup.serving.diffusion.addons.lora.loading import LoraStore, ProcessLoader, ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets
-from takeup.serving.diffusion.contract import AddOn, DenoisingRun
-from takeup.serving.diffusion.engine.families import Family, family_of
+from takeup.serving.diffusion.contract import AddOn, DenoisingRun, Family
+from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.steps import OnStep, StepEngine
 from takeup.serving.diffusion.engine.tiny import TINY, build
 from takeup.serving.diffusion.execution.executors import DEFAULT_OPTIONS, CudaGraphExecutor, EagerExecutor, Executor

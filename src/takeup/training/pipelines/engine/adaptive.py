@@ -294,6 +294,7 @@ def _ring() -> RingBuffer | None:
     return None if hook is None else hook.ring
 
 
+RingBuffer.is_adaptive = True  # the controller of a watched job may request a new plan
 LONGEST_S = 1e6
 NUM_ASKED = 3  # iterations measured per request, so that most of the latest link delays are new
 

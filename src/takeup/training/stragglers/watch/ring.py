@@ -16,6 +16,7 @@ import mmap
 import os
 import struct
 from pathlib import Path
+from typing import ClassVar
 
 MAGIC = 0x7461_6B65_7570_0001  # "takeup", and the version of this layout
 CAPACITY = 20_000
@@ -70,6 +71,8 @@ class HeaderWord:
 
 class RingBuffer:
     """The writing end; not thread-safe."""
+
+    is_adaptive: ClassVar[bool] = False  # set when this process imports a pipeline that adapts its schedule
 
     def __init__(self, path: Path, rank: int, num_ranks: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)

@@ -25,8 +25,7 @@ from takeup.serving.diffusion.addons.controlnet.workers import (
     control_image,
     scales_of,
 )
-from takeup.serving.diffusion.contract import BatchRows, ControlResiduals, DenoisingRun
-from takeup.serving.diffusion.engine.families import Family
+from takeup.serving.diffusion.contract import BatchRows, ControlResiduals, DenoisingRun, Family
 from takeup.serving.diffusion.engine.sampling import size_of
 from takeup.serving.diffusion.execution.executors import num_residuals
 from takeup.serving.diffusion.execution.ops import weighted_sum

@@ -27,8 +27,7 @@ from takeup.serving.diffusion.addons.lora.weights import (
     StagedWeights,
     key_of,
 )
-from takeup.serving.diffusion.contract import BatchRows, DenoisingRun
-from takeup.serving.diffusion.engine.families import Family
+from takeup.serving.diffusion.contract import BatchRows, DenoisingRun, Family
 from takeup.serving.diffusion.execution.cuda_graph import cuda
 from takeup.serving.diffusion.execution.weight_stacks import WeightStacks
 from takeup.serving.diffusion.policies import FormCosts, LoraGroup, choose_form, extra_share
