@@ -1,15 +1,26 @@
 # The words a person needs. Everything happens in .venv; no root, nothing outside this folder.
-.PHONY: run test test-spark35 check house bench docs clean
+.PHONY: run test test-engines test-random test-spark35 check house bench docs clean
 
 run:  ## set up the light core and take the tour
 	@scripts/setup
 	@echo "run: takeup tour"
 	@.venv/bin/takeup tour
 
-test:  ## set up the test extras and run the suite
+PYTEST = .venv/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+
+test:  ## set up the test extras and run what needs no foreign engine; DOMAIN=edge runs one domain
 	@scripts/setup test
 	@echo "test: pytest"
-	@.venv/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	@$(PYTEST) -m "not engine and not paper" $(if $(DOMAIN),tests/$(DOMAIN))
+
+test-engines:  ## real Spark, Dask, Ray, Slurm, Kubernetes, Chromium and torchrun, and the papers reproduced
+	@scripts/setup test
+	@$(PYTEST) -m "engine or paper" $(if $(DOMAIN),tests/$(DOMAIN))
+
+test-random:  ## the same as test, with examples drawn from a fresh seed that is printed
+	@scripts/setup test
+	@seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; echo "test-random: SEED=$$seed"; \
+	$(PYTEST) -m "not engine and not paper" --hypothesis-seed=$$seed
 
 test-spark35:  ## the Spark plug-in on Spark 3.5, in an environment of its own
 	@test -x .venv35/bin/python || python3 -m venv .venv35

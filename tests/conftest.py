@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from command_line import Outcome, Run
 
-# Where nobody may write bytecode (and uv installs none), every server, replica and driver that a test starts would
-# compile torch and its like anew, which takes longer than the test. For the suite it is kept apart, in a folder that
-# pytest has anyway.
+# Without bytecode (PYTHONDONTWRITEBYTECODE is set and uv compiles none), every server, replica and driver that a test
+# starts would compile torch from source, which takes longer than the test. The suite caches bytecode in a folder of its
+# own.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False
     sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
@@ -21,15 +23,20 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two workers share two cores, and our matrices are small
 
-# Tests never judge by wall time. CI looks at the same examples every time; elsewhere each run looks at new ones.
+# No deadlines: tests never judge by wall time. CI draws the same examples every time, other runs draw new ones, and
+# `make test-random` draws new ones and prints the seed.
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 # Long groups begin first, so that no worker is left alone with one. Papers compile most kernels on one worker while the
-# other has engines. Ranks that are watched run beside papers, which need one core, and not beside other engines.
+# other runs engines. Watched ranks run concurrently with papers, which need one core, and not with other engines.
 FIRST = ("papers", "watch", "diffusers", "spark", "pytorch", "slurm")
 WITH_KERNELS = ("caching", "cluster", "edge", "streaming", "training")
+
+
+# In CI a skipped test is a failure, unless its reason begins with one of these.
+ALLOWED_SKIPS: dict[str, str] = {}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,6 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of a domain stay on one worker, which compiles its kernels once; some have a smaller group."""
     for item in items:
         domain = item.path.relative_to(Path(__file__).parent).parts[0]
+        if any(marker.args == ("papers",) for marker in item.iter_markers("xdist_group")):
+            item.add_marker(pytest.mark.paper)
         if domain in WITH_KERNELS and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(domain))
     items.sort(key=_begins)
@@ -47,6 +56,29 @@ def _begins(item: pytest.Item) -> int:
     marker = item.get_closest_marker("xdist_group")
     order = (*FIRST, *WITH_KERNELS)
     return order.index(marker.args[0]) if marker is not None and marker.args[0] in order else len(order)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    """In CI, a skip that is not allowed fails its test."""
+    report: pytest.TestReport = (yield).get_result()
+    _fail_if_not_allowed(report, item.nodeid)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, None]:
+    """The same for a module that skips itself, as `importorskip` does."""
+    report: pytest.CollectReport = (yield).get_result()
+    _fail_if_not_allowed(report, collector.nodeid)
+
+
+def _fail_if_not_allowed(report: pytest.TestReport | pytest.CollectReport, name: str) -> None:
+    if os.environ.get("CI") and report.outcome == "skipped" and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if not reason.startswith(tuple(ALLOWED_SKIPS)):
+            report.outcome = "failed"
+            report.longrepr = f"{name} was skipped in CI: {reason}\n(allowed: ALLOWED_SKIPS in tests/conftest.py)"
 
 
 @pytest.fixture
