@@ -25,7 +25,11 @@ def workloads(draw: st.DrawFn, max_tasks: int = 25) -> Workload:
         inputs = draw(st.lists(st.sampled_from(blocks), max_size=4, unique=True)) if blocks else []
         outputs = [f"block{index}.{place}" for place in range(draw(st.integers(0, 2)))]
         for name in outputs:
-            builder.block(name, draw(st.integers(1, 4)), draw(st.integers(0, num_workers - 1)))
+            worker = draw(st.integers(0, num_workers - 1))
+            dataset, spills = draw(st.sampled_from([(-1, False), (0, False), (1, True), (2, False)]))
+            builder.block(name, draw(st.integers(1, 4)), worker, dataset=dataset, spills=spills)
+        if blocks and draw(st.integers(0, 4)) == 0:
+            builder.drop(draw(st.sampled_from(blocks)))
         builder.task(
             inputs=inputs,
             outputs=outputs,
@@ -41,7 +45,7 @@ def workloads(draw: st.DrawFn, max_tasks: int = 25) -> Workload:
 engines = st.builds(
     EngineModel,
     capacity_bytes=st.integers(1, 40),
-    miss=st.sampled_from(["disk", "recompute"]),
+    miss=st.sampled_from(["disk", "recompute", "level"]),
     cost_model=st.sampled_from(["additive", "parallel", "all-or-nothing"]),
     profile=st.sampled_from(["online", "recurring"]),
     disk_bytes_per_s=st.sampled_from([1.0, 8.0]),

@@ -59,7 +59,7 @@ def _single(policy: str, verb: str) -> str:
 def caching() -> None:
     """DAG-aware cache eviction for data-parallel jobs (LRC, LERC).
 
-    Policies: lru fifo lfu sieve s3fifo gdsf lrc lerc mrd next dag min; `lerc+admission` lets a policy refuse blocks.
+    Policies: lru spark fifo lfu sieve s3fifo gdsf lrc lerc mrd next dag min; `lerc+admission` lets one refuse blocks.
     Sizes: `2GB`, `512MiB`, or a share of the working set such as `40%`.
     """
 
@@ -145,16 +145,24 @@ def _run_spark(policy: str, command: tuple[str, ...], *, dry_run: bool, as_json:
 
 @caching.command()
 @click.argument("eventlog")
-@click.option("--policies", default="lru,lrc,lerc,dag,min", show_default=True, help="Policies, separated by commas.")
-@click.option("--capacity", default=DEFAULT_SIZES, show_default=True, help="Sizes of the cache, separated by commas.")
-@click.option("--miss", default="recompute", show_default=True, help="A lost block: disk or recompute.")
-@click.option("--profile", default="recurring", show_default=True, help="What is known: online or recurring.")
+@click.option("--policies", default="spark,lrc,lerc,dag,min", show_default=True, help="Compared with the first one.")
+@click.option(
+    "--capacity",
+    default="recorded,50%,100%",
+    show_default=True,
+    help="Sizes of the memory, separated by commas: as recorded, in bytes, or a share of the live blocks.",
+)
+@click.option("--miss", default="level", show_default=True, help="A lost block: level (of storage), disk, recompute.")
+@click.option("--profile", default="online", show_default=True, help="What is known: online or recurring.")
 @click.option("--allow-truncated", is_flag=True, help="Accept the log of a running or killed application.")
 @output_options
 def whatif(
     eventlog: str, policies: str, capacity: str, as_json: bool, out: Path | None, quiet: bool, **settings: object
 ) -> None:
-    """What another policy or another size of memory would have done for the Spark application of EVENTLOG."""
+    """Predict another policy or another size of memory for the Spark application of EVENTLOG, with ranges.
+
+    `spark` is what stock Spark does. Needs a log with `spark.eventLog.logBlockUpdates.enabled=true`.
+    """
     report = _report("whatif", policies, capacity, on=None, quiet=quiet, trace=eventlog, **settings)
     show(report, as_json=as_json, out=out, charts=CHARTS)
 

@@ -13,11 +13,12 @@ from typing import Any, Literal
 from pydantic import field_validator, model_validator
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, FlatResult, FlatTrace, Workload
+from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, FlatResult, FlatTrace, Miss, Workload
 from takeup.caching.policies import find_policy
-from takeup.caching.report import flat_report, job_report
+from takeup.caching.report import Prediction, flat_report, job_report, whatif_report
 from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces import generate, read_trace
+from takeup.caching.traces.spark_event_log import EventLog, read_event_log
 from takeup.core.lazy import find
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Column, Report, Series, Table
@@ -29,6 +30,9 @@ from takeup.errors import BadInput, BadTrace
 
 ENGINES = {"local": "takeup.caching.engines.local:LocalEngine"}  # `spark` and `dask` run applications of their users
 SHOWN_DECISIONS = 20
+RECORDED = "recorded"  # a size of the cache: that of the run in the event log
+UNROLL_BYTES = 1 << 20  # what Spark reserves for a block that it begins to store, spark.storage.unrollMemoryThreshold
+EXECUTION_SHARE = 0.5  # of the pool, which tasks may take from stored blocks: 1 - spark.memory.storageFraction
 WORTH_PROCESSES = 20_000_000  # accesses; below that, starting processes takes longer than the replay
 
 
@@ -42,7 +46,7 @@ class CachingScenario(Scenario):
     workload: str | None = None
     trace: str | None = None
     allow_truncated: bool = False
-    miss: Literal["disk", "recompute"] = "disk"
+    miss: Miss = "disk"
     cost_model: Literal["additive", "parallel", "all-or-nothing"] = "additive"
     profile: Literal["online", "recurring"] = "recurring"
     disk_bytes_per_s: float = 100e6
@@ -66,7 +70,8 @@ class CachingScenario(Scenario):
         if not sizes:
             raise ValueError("give at least one size of the cache")
         for size in sizes:
-            parse_amount(size)
+            if size != RECORDED:
+                parse_amount(size)
         return sizes
 
     @field_validator("working_set_bytes")
@@ -97,6 +102,8 @@ def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False
         return _curve(scenario)
     if scenario.verb == "run":
         return _run_engine(scenario, quiet)
+    if scenario.verb == "whatif":
+        return _whatif(scenario, quiet)
     data, notes = load(scenario)
     points: list[Point] = [
         (scenario, policy, parse_amount(size).of(data.working_set_bytes))
@@ -122,6 +129,11 @@ def load(scenario: CachingScenario) -> tuple[Workload | FlatTrace, tuple[str, ..
     return data, notes
 
 
+def _load_log(scenario: CachingScenario) -> EventLog:
+    assert scenario.trace is not None
+    return _from_log(scenario.trace, scenario.allow_truncated, _version(Path(scenario.trace)))
+
+
 # Each process of a sweep makes or reads the data once.
 @lru_cache(maxsize=2)
 def _generated(name: str, seed: int) -> Workload:
@@ -131,6 +143,11 @@ def _generated(name: str, seed: int) -> Workload:
 @lru_cache(maxsize=2)
 def _from_file(path: str, allow_truncated: bool, version: object) -> tuple[Workload | FlatTrace, tuple[str, ...]]:
     return read_trace(Path(path), allow_truncated=allow_truncated)
+
+
+@lru_cache(maxsize=2)
+def _from_log(path: str, allow_truncated: bool, version: object) -> EventLog:
+    return read_event_log(path, allow_truncated=allow_truncated)
 
 
 def _version(path: Path) -> object:
@@ -155,7 +172,7 @@ def _model(scenario: CachingScenario, capacity_bytes: int) -> EngineModel:
 
 def _replay_jobs(point: Point) -> CachingResult:
     scenario, policy, capacity_bytes = point
-    workload, _ = load(scenario)
+    workload = _load_log(scenario).workload if scenario.verb == "whatif" else load(scenario)[0]
     assert isinstance(workload, Workload)
     if scenario.plain:
         return simulate(find_policy(policy), workload, _model(scenario, capacity_bytes))
@@ -177,6 +194,46 @@ def _replay_flat(point: Point) -> FlatResult:
 
     done = replay(spec, trace.as_workload(), _model(scenario, capacity_bytes))
     return FlatResult(policy, capacity_bytes, done.num_accesses, done.num_hits, done.num_evictions, done.read_bytes)
+
+
+def _whatif(scenario: CachingScenario, quiet: bool) -> Report:
+    """Every policy at every size under several assumptions: the first is the prediction, the others its range."""
+    log = _load_log(scenario)
+    sizes = _pool_sizes(scenario, log)
+    points = [
+        (scenario.model_copy(update={"profile": profile}), policy, capacity_bytes)
+        for size in sizes
+        for policy in scenario.policies
+        for profile, capacity_bytes in _assumptions(scenario.profile, log, size)
+    ]
+    with progress("caching whatif", len(points), quiet=quiet) as tick:
+        results = iter(sweep(_replay_jobs, points, num_processes=1, progress=lambda done, total: tick()))
+    predictions = [
+        Prediction(policy, size, tuple(next(results) for _ in _assumptions(scenario.profile, log, size)))
+        for size in sizes
+        for policy in scenario.policies
+    ]
+    recorded = (log.num_found, log.num_reads, log.pool_bytes)
+    title = _title(scenario, log.workload)
+    return whatif_report(predictions, log.workload, title, scenario.model_dump(), recorded, log.described)
+
+
+def _pool_sizes(scenario: CachingScenario, log: EventLog) -> list[int]:
+    whole = log.workload.working_set_bytes
+    sizes = [log.pool_bytes if size == RECORDED else parse_amount(size).of(whole) for size in scenario.capacities]
+    return [size for size in dict.fromkeys(sizes) if size > 0]
+
+
+def _assumptions(profile: str, log: EventLog, pool_bytes: int) -> list[tuple[str, int]]:
+    """What is known of the future, and how much of the pool is left for blocks: as expected, at least, at most."""
+    num_others = (log.num_slots - 1) * log.workload.num_workers  # tasks that store a block at the same time
+    block_bytes = int(log.workload.block_bytes.mean())
+    tasks_bytes = log.num_slots * log.workload.num_workers * log.execution_bytes
+    execution_bytes = min(int(EXECUTION_SHARE * pool_bytes), tasks_bytes)
+    expected = pool_bytes - execution_bytes - num_others * min(block_bytes, UNROLL_BYTES)
+    least = pool_bytes - execution_bytes - num_others * block_bytes
+    other = "recurring" if profile == "online" else "online"
+    return [(profile, max(1, expected)), (profile, max(1, least)), (profile, pool_bytes), (other, max(1, expected))]
 
 
 def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:

@@ -15,7 +15,7 @@ incoming block, and the peers it completes, are ranked as if it were in memory.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from takeup.caching.model import BlockId, ConsumerId, CostModel
@@ -44,6 +44,7 @@ class GroupTable:
     _erc: dict[BlockId, int] = field(default_factory=dict)
     _size_bytes: dict[BlockId, int] = field(default_factory=dict)
     _cost_s: dict[BlockId, float] = field(default_factory=dict)
+    _dataset: dict[BlockId, Hashable] = field(default_factory=dict)
 
     # Events -------------------------------------------------------------------------------------------------------
 
@@ -66,10 +67,12 @@ class GroupTable:
         for block in group.blocks:
             del self._groups_of[block][consumer]
 
-    def describe(self, block: BlockId, size_bytes: int, cost_s: float) -> None:
-        """Set the size of the block, and the seconds to restore it once it is lost."""
+    def describe(self, block: BlockId, size_bytes: int, cost_s: float, dataset: Hashable = None) -> None:
+        """Set the size of the block, the seconds to restore it once it is lost, and the dataset it is a part of."""
         self._size_bytes[block] = size_bytes
         self._cost_s[block] = cost_s
+        if dataset is not None:
+            self._dataset[block] = dataset
 
     def cached(self, block: BlockId) -> int:
         """The block is in memory. Returns how many groups this made complete."""
@@ -88,7 +91,7 @@ class GroupTable:
         """The block is no longer needed (unpersisted): drop it and close every group that contains it."""
         for consumer in list(self._groups_of.get(block, ())):
             self.close(consumer)
-        for state in (self._groups_of, self._in_memory, self._erc, self._size_bytes, self._cost_s):
+        for state in (self._groups_of, self._in_memory, self._erc, self._size_bytes, self._cost_s, self._dataset):
             state.pop(block, None)
 
     # Queries ------------------------------------------------------------------------------------------------------
@@ -126,6 +129,11 @@ class GroupTable:
     def cost_s(self, block: BlockId) -> float:
         """Seconds to restore the block once it is lost; 0 while it does not exist."""
         return self._cost_s.get(block, 0.0)
+
+    def are_siblings(self, block: BlockId, other: BlockId) -> bool:
+        """Whether both are parts of one dataset, such as partitions of an RDD."""
+        dataset = self._dataset.get(block)
+        return dataset is not None and dataset == self._dataset.get(other)
 
     def saving_s(self, group: PeerGroup, block: BlockId) -> float:
         """Seconds the consumer of `group` saves if `block` stays in memory, given its missing blocks."""

@@ -20,6 +20,8 @@ from takeup.errors import BadInput
 BlockId = Hashable
 ConsumerId = Hashable
 CostModel = Literal["additive", "parallel", "all-or-nothing"]
+Miss = Literal["disk", "recompute", "level"]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ class Workload:
     """All blocks and tasks of an application, tasks in the order in which the engine runs them.
 
     A block without a producer is on disk from the start. `stage_after[s]` is the stage that must end before stage
-    `s` begins, or -1.
+    `s` begins, or -1. Blocks of one dataset, such as the partitions of an RDD, have the same number in `block_dataset`;
+    -1 is none. `block_spills`: the storage level of the block lets it move to disk. `block_ends`: the engine removes
+    the block before this task (`unpersist`); `num_tasks` is never.
     """
 
     name: str
@@ -73,6 +77,9 @@ class Workload:
     output_starts: Ints
     output_blocks: Ints
     stage_after: Ints
+    block_dataset: Ints
+    block_spills: Bools
+    block_ends: Ints
 
     @property
     def num_blocks(self) -> int:
@@ -92,8 +99,16 @@ class Workload:
 
     @property
     def working_set_bytes(self) -> int:
-        """Bytes of all distinct blocks: what a cache that never evicts would hold."""
-        return int(self.block_bytes.sum())
+        """Bytes of the blocks that exist at the same time, at most: what a cache that never evicts would hold."""
+        live_bytes = np.zeros(self.num_tasks + 1, np.int64)
+        np.add.at(live_bytes, np.maximum(self.block_producer, 0), self.block_bytes)
+        np.subtract.at(live_bytes, self.block_ends, np.where(self.block_ends < self.num_tasks, self.block_bytes, 0))
+        return int(np.cumsum(live_bytes).max())
+
+    def recomputes(self, miss: Miss) -> Bools:
+        """Which blocks are computed again after a loss; the others are read back from disk."""
+        kept = {"disk": np.ones_like(self.block_spills), "recompute": np.zeros_like(self.block_spills)}
+        return (self.block_producer >= 0) & ~kept.get(miss, self.block_spills)
 
     def inputs(self, task: int) -> tuple[int, ...]:
         return tuple(self.input_blocks[self.input_starts[task] : self.input_starts[task + 1]].tolist())
@@ -117,6 +132,13 @@ class Workload:
         for task in self.tasks():
             jobs.setdefault(task.job, []).append(task)
         return jobs
+
+    def ending_before(self) -> dict[int, list[int]]:
+        """By task, the blocks that the engine removes before it runs."""
+        ending: dict[int, list[int]] = {}
+        for block in np.flatnonzero(self.block_ends < self.num_tasks).tolist():
+            ending.setdefault(int(self.block_ends[block]), []).append(block)
+        return ending
 
     def shrunk(self, working_set_bytes: int) -> Workload:
         """The same graph with smaller blocks: together at most this size, unless there are more blocks than bytes."""
@@ -166,6 +188,9 @@ class FlatTrace:
             output_starts=np.zeros(num_requests + 1, np.int64),
             output_blocks=np.zeros(0, np.int64),
             stage_after=np.full(num_requests, -1, np.int64),
+            block_dataset=np.full(self.num_blocks, -1, np.int64),
+            block_spills=np.zeros(self.num_blocks, np.bool_),
+            block_ends=np.full(self.num_blocks, num_requests, np.int64),
         )
 
 
@@ -173,13 +198,14 @@ class FlatTrace:
 class EngineModel:
     """How the simulated engine behaves: memory, what a miss costs, and how much of the future it has announced.
 
-    `miss`: a lost block is read back from `disk` or `recompute`d from its lineage. `cost_model`: several missing inputs
+    `miss`: a lost block is read back from `disk`, `recompute`d from its lineage, or, with `level`, whichever of the two
+    its storage level says. `cost_model`: several missing inputs
     are paid one after the other, at once, or as if none had been there. `profile`: the consumers of a job are known
     when it starts (`online`) or all from the beginning, as for an application that ran before (`recurring`).
     """
 
     capacity_bytes: int
-    miss: Literal["disk", "recompute"] = "disk"
+    miss: Miss = "disk"
     cost_model: CostModel = "additive"
     profile: Literal["online", "recurring"] = "recurring"
     disk_bytes_per_s: float = 100e6

@@ -77,6 +77,13 @@ class LocalStore:
             self.table.lost(block)
         return room
 
+    def discard(self, block: BlockId) -> None:
+        """The block will not be read again: remove it from memory without spilling it."""
+        if block in self._memory:
+            self.free_bytes += _size_bytes(self._memory.pop(block))
+            self.policy.removed(block)
+            self.table.lost(block)
+
     def _require_unchanged(self, block: BlockId, value: bytes) -> None:
         checksum = zlib.crc32(value)
         if self._checksums.setdefault(block, checksum) != checksum:
@@ -125,7 +132,7 @@ class LocalEngine:
 
     def __init__(self, spec: PolicySpec, workload: Workload, model: EngineModel, folder: Path) -> None:
         if model.miss != "disk":
-            raise BadInput("the local engine reads lost blocks back from disk; leave out '--miss recompute'")
+            raise BadInput(f"the local engine reads lost blocks back from disk; leave out '--miss {model.miss}'")
         self.spec, self.workload, self.model = spec, workload, model
         self.table = GroupTable(model.cost_model)
         worker_bytes = model.capacity_bytes // workload.num_workers
@@ -140,7 +147,7 @@ class LocalEngine:
     def run(self, on_task: Callable[[], None] = lambda: None) -> CachingResult:
         """Run everything; `on_task` is called after each task."""
         started_s, started_cpu_s = time.perf_counter(), time.process_time()
-        unknown = self.workload.tasks_by_job()
+        unknown, ending = self.workload.tasks_by_job(), self.workload.ending_before()
         if self.model.profile == "recurring" or self.spec.offline:
             self._announce(self.workload.tasks())
             unknown.clear()
@@ -149,6 +156,8 @@ class LocalEngine:
             self._store_of(block).counts.written_bytes = 0  # source data lies on disk before the run
         for task in self.workload.tasks():
             self._announce(unknown.pop(task.job, ()))
+            for block in ending.get(task.index, ()):
+                self._store_of(block).discard(block)
             self._execute(task)
             on_task()
         return self._result(time.process_time() - started_cpu_s, time.perf_counter() - started_s)

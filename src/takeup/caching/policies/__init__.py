@@ -9,7 +9,7 @@ from takeup.caching.policies.gdsf import GreedyDualSizeFrequency
 from takeup.caching.policies.lerc import LeastEffectiveReferenceCount
 from takeup.caching.policies.lfu import LeastFrequentlyUsed
 from takeup.caching.policies.lrc import LeastReferenceCount
-from takeup.caching.policies.lru import FirstInFirstOut, LeastRecentlyUsed
+from takeup.caching.policies.lru import FirstInFirstOut, LeastRecentlyUsed, SparkEviction
 from takeup.caching.policies.mrd import MostReferenceDistance
 from takeup.caching.policies.s3fifo import S3Fifo
 from takeup.caching.policies.sieve import Sieve
@@ -17,6 +17,7 @@ from takeup.errors import BadInput, UnknownName
 
 POLICIES: dict[str, PolicySpec] = {
     "lru": PolicySpec("lru", LeastRecentlyUsed),
+    "spark": PolicySpec("spark", SparkEviction),
     "fifo": PolicySpec("fifo", FirstInFirstOut),
     "lfu": PolicySpec("lfu", LeastFrequentlyUsed),
     "sieve": PolicySpec("sieve", Sieve),

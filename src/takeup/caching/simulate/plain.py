@@ -53,6 +53,9 @@ class Simulation:
         self.positions = workload.positions_bytes().tolist()
         self.block_bytes: list[int] = workload.block_bytes.tolist()
         self.producer: list[int] = workload.block_producer.tolist()
+        self.recomputes: list[bool] = workload.recomputes(engine.miss).tolist()
+        self.dataset: list[int] = workload.block_dataset.tolist()
+        self.ending = workload.ending_before()
         self.on_disk = {block for block, producer in enumerate(self.producer) if producer < 0}
         self.timeline = TaskTimeline(workload)
         self.counts: defaultdict[str, int] = defaultdict(int)
@@ -65,6 +68,8 @@ class Simulation:
             tasks_of_job.clear()
         for task in tasks:
             self._announce(tasks_of_job.pop(task.job, []))
+            for block in self.ending.get(task.index, ()):
+                self._drop(block)
             self._execute(task)
         return self._result()
 
@@ -107,7 +112,7 @@ class Simulation:
                 self.table.close(producer)
             elif self.table.in_memory(block):
                 self._store_of(block).policy.read(block)
-            elif block not in restored and (self.engine.miss == "disk" or producer < 0):
+            elif block not in restored and not self.recomputes[block]:
                 restored[block] = None
                 seconds += self._read_s(block)
                 self.counts["read_bytes"] += self.block_bytes[block]
@@ -119,7 +124,8 @@ class Simulation:
     def _put(self, block: int, pinned: Collection[int]) -> None:
         """Store the block if the policy makes room for it."""
         store, size_bytes = self._store_of(block), self.block_bytes[block]
-        self.table.describe(block, size_bytes, self._cost_s(block))
+        dataset = self.dataset[block] if self.dataset[block] >= 0 else None
+        self.table.describe(block, size_bytes, self._cost_s(block), dataset)
         self.table.cached(block)
         room = store.policy.make_room(block, size_bytes, store.free_bytes, pinned)
         self.on_room(block, room)
@@ -141,19 +147,27 @@ class Simulation:
         self.counts["num_broadcasts"] += self.table.lost(block) > 0
         self._leave_memory(block)
 
+    def _drop(self, block: int) -> None:
+        """The application no longer wants the block: it is removed from memory, and no copy is written."""
+        if self.table.in_memory(block):
+            store = self._store_of(block)
+            store.policy.removed(block)
+            store.free_bytes += self.block_bytes[block]
+            self.table.lost(block)
+
     def _leave_memory(self, block: int) -> None:
-        if self.engine.miss == "disk" and block not in self.on_disk:
+        if not self.recomputes[block] and block not in self.on_disk:
             self.on_disk.add(block)
             self.counts["written_bytes"] += self.block_bytes[block]
         self._reopen_producers(block)
 
     def _reopen_producers(self, block: int) -> None:
         """If a lost block with readers must be computed again, its producer becomes a consumer once more."""
-        waiting = [] if self.engine.miss == "disk" else [block]
+        waiting = [block]
         while waiting:
             block = waiting.pop()
             producer = self.producer[block]
-            if producer < 0 or self.table.is_open(producer):
+            if not self.recomputes[block] or self.table.is_open(producer):
                 continue
             needed = self.workload.inputs(producer)
             if needed and self.table.is_lost(block) and self.table.rc(block) > 0:
@@ -163,7 +177,7 @@ class Simulation:
     def _cost_s(self, block: int) -> float:
         """Seconds to restore the block after a loss, including the write if there is no copy on disk."""
         producer = self.producer[block]
-        if self.engine.miss == "disk" or producer < 0:
+        if not self.recomputes[block]:
             return self._read_s(block) * (1 if block in self.on_disk else 2)
         lost = (needed for needed in self.workload.inputs(producer) if self.table.is_lost(needed))
         return float(self.workload.task_compute_s[producer]) + sum(map(self.table.cost_s, lost))
@@ -181,7 +195,7 @@ class Simulation:
     def _again_s(self, block: int) -> float:
         """Seconds to read or recompute a block that is in memory, as if it were not."""
         producer = self.producer[block]
-        if self.engine.miss == "disk" or producer < 0:
+        if not self.recomputes[block]:
             return self._read_s(block)
         return float(self.workload.task_compute_s[producer])
 

@@ -34,4 +34,4 @@ def read_trace(path: Path, *, allow_truncated: bool = False) -> tuple[Workload |
     if name.endswith(TABLES):
         return (read_tasks(path) if "task" in column_names(path) else read_flat(path)), ()
     log = read_event_log(path, allow_truncated=allow_truncated)
-    return log.workload, (f"Spark {log.spark_version}, application {log.application!r}", *log.notes)
+    return log.workload, log.described

@@ -54,6 +54,8 @@ class WorkloadBuilder:
         self.name = name
         self._block_numbers: dict[Hashable, int] = {}
         self._block_facts: dict[int, tuple[int, int]] = {}
+        self._traits: dict[int, tuple[int, bool]] = {}
+        self._drops: dict[int, int] = {}
         self._stage_after: list[int] = []
         self._own_stages: list[int] = []
         self._tasks: list[tuple[int, int, int, float]] = []
@@ -61,9 +63,15 @@ class WorkloadBuilder:
         self._inputs = _Lists()
         self._outputs = _Lists()
 
-    def block(self, name: Hashable, size_bytes: int, worker: int = 0) -> int:
-        """Declare a block and the worker it lives on; returns its number. Idempotent for equal arguments."""
+    def block(
+        self, name: Hashable, size_bytes: int, worker: int = 0, *, dataset: int = -1, spills: bool = False
+    ) -> int:
+        """Declare a block and the worker it lives on; returns its number. Idempotent for equal arguments.
+
+        `dataset` is the number of what it is a part of, such as an RDD; `spills`: its storage level has a disk.
+        """
         number = self._block_number(name)
+        self._traits[number] = (dataset, spills)
         before = self._block_facts.setdefault(number, (size_bytes, worker))
         if before != (size_bytes, worker):
             raise BadInput(
@@ -71,6 +79,10 @@ class WorkloadBuilder:
                 f"on worker {worker}; declare it once, or give the second one a name of its own"
             )
         return number
+
+    def drop(self, name: Hashable) -> None:
+        """The engine removes the block before the task that is added next, or after its last reader."""
+        self._drops[self._block_number(name)] = len(self._tasks)
 
     def stage(self, after: int = -1) -> int:
         """Add a stage that begins when stage `after` has ended (-1: at once); returns its number."""
@@ -130,6 +142,9 @@ class WorkloadBuilder:
             output_starts=output_starts,
             output_blocks=output_blocks,
             stage_after=np.array(self._stage_after, np.int64),
+            block_dataset=np.array([self._traits[number][0] for number in range(len(facts))], np.int64),
+            block_spills=np.array([self._traits[number][1] for number in range(len(facts))], np.bool_),
+            block_ends=self._ends(order, input_starts, input_blocks),
         )
 
     # What may not be ------------------------------------------------------------------------------------------------
@@ -218,6 +233,14 @@ class WorkloadBuilder:
         producers = np.full(len(self._block_numbers), -1, np.int64)
         producers[output_blocks] = np.repeat(np.arange(len(self._tasks)), np.diff(output_starts))
         return producers
+
+    def _ends(self, order: Ints, input_starts: Ints, input_blocks: Ints) -> Ints:
+        """Before which task each block is removed: the one after its `drop`, in any case after its last reader."""
+        position = np.append(np.argsort(order), len(order))
+        ends = [self._drops.get(number, len(order)) for number in range(len(self._block_numbers))]
+        after_readers = np.zeros(len(ends), np.int64)
+        np.maximum.at(after_readers, input_blocks, 1 + np.repeat(np.arange(len(order)), np.diff(input_starts)))
+        return np.maximum(position[np.array(ends, np.int64)], after_readers)
 
     def _task_stages(self, order: Ints) -> Ints:
         """The stage of every task. Stages of one task keep counting upwards when tasks have moved."""

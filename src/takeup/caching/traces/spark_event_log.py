@@ -13,15 +13,18 @@ nor which partitions of a parent a partition reads, so:
 - A stage waits for the latest of its parent stages to end and, at the earliest, for whatever had ended when the
   application last was idle: a driver that waits for a result before it submits the next job leaves no other trace.
 - The size of a block is that of the recorded update; else the mean of the other blocks of its RDD; else 1 MB.
-- The run time of a task includes the waits of the recorded run, also for restoring evicted blocks.
-- An RDD that is persisted again after `unpersist` has new blocks.
+- With block updates in the log it is known which reads found their block in memory. The run time of a task that missed
+  one is taken as that of the other tasks of its stage, because it includes the time to restore the block; and no task
+  is taken to need more than twice the median of its stage, because the first ones start up and compile.
+- `unpersist` removes the blocks of an RDD; when it is persisted again, its blocks are new ones.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from takeup.caching.model import Workload
 from takeup.caching.traces.job_graph import WorkloadBuilder
@@ -132,15 +135,18 @@ def _place_in_union(parents: Iterable[Rdd], partition: int) -> tuple[int, int]:
 # An application that ran, as a workload: tasks in the order of their launch, blocks with sizes and workers ------------
 
 _DEFAULT_BYTES = 1_000_000
+LONGEST = 2.0  # times the median of its stage: what a task took longer was spent on something else, such as compiling
 
 
-def as_workload(application: SparkApplication, path: Path) -> tuple[Workload, tuple[str, ...]]:
-    """The workload, and what was inferred or left out on the way."""
-    conversion = _Conversion(application, path, WorkloadBuilder(application.name or path.name))
-    for run in sorted(application.runs.values(), key=lambda run: run.task):
-        conversion.add(run)
-    conversion.declare_blocks()
-    return conversion.builder.build(), tuple(conversion.notes())
+@dataclass(frozen=True, slots=True)
+class _LoggedTask:
+    """One task of the log: when it started, the blocks it read and made, and which of its reads were missed."""
+
+    run: TaskRun
+    stage: SparkStage
+    started_at: int
+    blocks: TaskBlocks
+    missed: tuple[RddPartition, ...]
 
 
 @dataclass(slots=True)
@@ -150,31 +156,81 @@ class _Conversion:
     builder: WorkloadBuilder
     lineage: Lineage = field(default_factory=Lineage)
     homes: dict[RddPartition, str] = field(default_factory=dict)
+    spills: dict[RddPartition, bool] = field(default_factory=dict)
+    made_in_s: dict[RddPartition, float] = field(default_factory=dict)
     workers: dict[str, int] = field(default_factory=dict)
     stage_numbers: dict[int, int] = field(default_factory=dict)
     stage_of_rdd: dict[int, int] = field(default_factory=dict)
+    num_reads: int = 0
+    num_found: int = 0
     num_without_stage: int = 0
     num_averaged: int = 0
     num_default: int = 0
 
-    def add(self, run: TaskRun) -> None:
-        """One task: it is left out when the log does not tell what its stage does."""
+    def convert(self) -> Workload:
+        """The tasks in the order in which they were launched, and blocks with sizes and workers."""
+        runs = sorted(self.application.runs.values(), key=lambda run: run.task)
+        tasks = [task for task in map(self._follow, runs) if task is not None]
+        complete_s = self._median_s(task for task in tasks if not task.missed)
+        ends = deque(self.application.unpersisted)
+        for task in tasks:
+            while ends and ends[0][0] < task.started_at:
+                self._drop(*ends.popleft()[1:])
+            self._add(task, complete_s.get(task.stage.stage))
+        self.declare_blocks()
+        return self.builder.build()
+
+    def _follow(self, run: TaskRun) -> _LoggedTask | None:
+        """What the task read and made; None when the log does not tell what its stage does."""
         stage = self.application.stages.get(run.stage)
         if stage is None or not stage.rdds:
             self.num_without_stage += 1
-            return
+            return None
         self._check_partition(run, stage)
         blocks = self.lineage.run(stage, run.partition)
-        self.homes |= {block: self.application.stored_by.get(block, run.executor) for block in blocks.makes}
+        started_at = self.application.starts.get(run.task)
+        if started_at is None or not self.application.residence:
+            return _LoggedTask(run, stage, started_at or stage.submitted_at, blocks, ())
+        missed = tuple(block for block in blocks.reads if not self.application.was_in_memory(block, started_at))
+        self.num_reads += len(blocks.reads)
+        self.num_found += len(blocks.reads) - len(missed)
+        return _LoggedTask(run, stage, started_at, blocks, missed)
+
+    def _add(self, task: _LoggedTask, complete_s: float | None) -> None:
+        run, blocks = task.run, task.blocks
+        compute_s = self._compute_s(task, complete_s)
+        for block in blocks.makes:
+            self.homes[block] = self.application.stored_by.get(block, run.executor)
+            self.spills[block] = task.stage.rdds[block.rdd].on_disk
+            self.made_in_s[block] = compute_s
         self.builder.task(
             inputs=[block.block for block in blocks.reads],
             outputs=[block.block for block in blocks.makes],
-            job=stage.job,
-            stage=self._stage_number(stage),
+            job=task.stage.job,
+            stage=self._stage_number(task.stage),
             worker=self._worker(run.executor),
-            compute_s=run.run_s,
+            compute_s=compute_s,
             name=f"{run.stage}.{run.partition}",
         )
+
+    def _median_s(self, tasks: Iterable[_LoggedTask]) -> dict[int, float]:
+        """By stage, the median run time of these tasks."""
+        times_s: dict[int, list[float]] = {}
+        for task in tasks:
+            times_s.setdefault(task.stage.stage, []).append(task.run.run_s)
+        return {stage: median(times) for stage, times in times_s.items()}
+
+    def _compute_s(self, task: _LoggedTask, complete_s: float | None) -> float:
+        """The run time without the time to restore what was missed, and without that to start up and compile."""
+        if complete_s is not None:
+            return min(task.run.run_s, complete_s if task.missed else LONGEST * complete_s)
+        restored_s = sum(self.made_in_s[block] for block in task.missed if not self.spills[block])
+        return max(0.0, task.run.run_s - restored_s)
+
+    def _drop(self, rdd: int, generation: int) -> None:
+        for block in self.homes:
+            if (block.rdd, block.generation) == (rdd, generation):
+                self.builder.drop(block.block)
 
     def declare_blocks(self) -> None:
         """Declare sizes and workers of all blocks that tasks have computed."""
@@ -184,16 +240,15 @@ class _Conversion:
                 f"application {self.application.name!r} kept no RDD in memory that a finished task made, so there is "
                 "nothing to cache; give the log of one that calls persist() or cache()",
             )
-        averages = self._average_bytes()
+        averages, datasets = self._average_bytes(), dict[tuple[int, int], int]()
         for block, executor in self.homes.items():
-            self.builder.block(block.block, self._size_bytes(block, averages), self._worker(executor))
+            dataset = datasets.setdefault((block.rdd, block.generation), len(datasets))
+            worker, size_bytes = self._worker(executor), self._size_bytes(block, averages)
+            self.builder.block(block.block, size_bytes, worker, dataset=dataset, spills=self.spills[block])
 
     def notes(self) -> Iterator[str]:
         """What was inferred or left out, one sentence each."""
         yield from self.lineage.guesses
-        if self.application.generations:
-            rdds = ", ".join(map(str, sorted(self.application.generations)))
-            yield f"unpersisted during the run, which a workload cannot say, so their blocks just go unread: RDD {rdds}"
         counted = {
             "blocks without a recorded size, taken as the average of their RDD": self.num_averaged,
             f"blocks without a recorded size, taken as {_DEFAULT_BYTES} bytes (next time set "
@@ -258,12 +313,27 @@ class _Conversion:
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """The workload of one application, and in `notes` what had to be inferred or left out."""
+    """The workload of one application, in `notes` what had to be inferred or left out, and how it ran.
+
+    `pool_bytes` is the memory that its executors had for blocks and for execution, `num_slots` how many tasks ran at
+    the same time in one executor, `execution_bytes` the most that one task used. Of the `num_reads` whose block had
+    been made before, `num_found` found it in memory. Zeros mean that the log does not say.
+    """
 
     workload: Workload
     notes: tuple[str, ...]
     spark_version: str
     application: str
+    pool_bytes: int
+    num_slots: int
+    execution_bytes: int
+    num_reads: int
+    num_found: int
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """The application and the notes on it."""
+        return f"Spark {self.spark_version}, application {self.application!r}", *self.notes
 
 
 def read_event_log(path: Path | str, *, allow_truncated: bool = False) -> EventLog:
@@ -279,5 +349,16 @@ def read_event_log(path: Path | str, *, allow_truncated: bool = False) -> EventL
         raise BadTrace(
             path, "has no SparkListenerLogStart, so it is no Spark event log; give a file that spark.eventLog.dir holds"
         )
-    workload, notes = as_workload(application, log.path)
-    return EventLog(workload, (*log.notes, *notes), application.spark_version, application.name)
+    conversion = _Conversion(application, log.path, WorkloadBuilder(application.name or log.path.name))
+    workload = conversion.convert()
+    return EventLog(
+        workload,
+        (*log.notes, *conversion.notes()),
+        application.spark_version,
+        application.name,
+        sum(application.pool_bytes.get(executor, 0) for executor in conversion.workers),
+        application.num_slots,
+        application.execution_bytes,
+        conversion.num_reads,
+        conversion.num_found,
+    )

@@ -187,6 +187,7 @@ class SparkStage:
     waits_for: int | None
     rdds: dict[int, Rdd] = field(default_factory=dict)
     ended: int = 0
+    submitted_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +214,31 @@ class SparkApplication:
     mean_bytes: dict[int, int] = field(default_factory=dict)
     stored_by: dict[RddPartition, str] = field(default_factory=dict)
     generations: dict[int, int] = field(default_factory=dict)
+    pool_bytes: dict[str, int] = field(default_factory=dict)
+    execution_bytes: int = 0
+    starts: dict[int, int] = field(default_factory=dict)
+    num_slots: int = 1
+    unpersisted: list[tuple[int, int, int]] = field(default_factory=list)
+    residence: dict[RddPartition, list[tuple[int, bool]]] = field(default_factory=dict)
     num_dropped: int = 0
     num_left_out: int = 0
     _running: set[int] = field(default_factory=set)
     _last_ended: int | None = None
     _idle_after: int | None = None
     _num_ended: int = 0
+    _now: int = 0
+
+    def was_in_memory(self, block: RddPartition, when: int) -> bool:
+        """Whether the block was in memory at this place of the log."""
+        before = [stored for place, stored in self.residence.get(block, ()) if place < when]
+        return bool(before) and before[-1]
 
     def add(self, line: LogLine) -> None:
         """Process one event; those without information on blocks are ignored."""
         handle = _HANDLERS.get(str(line.event["Event"]))
         if handle is None:
             return
+        self._now += 1
         try:
             handle(self, line.event)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -238,6 +252,14 @@ class SparkApplication:
 
     def _application_start(self, event: Json) -> None:
         self.name = str(event["App Name"])
+
+    def _block_manager_added(self, event: Json) -> None:
+        if "Maximum Memory" in event:
+            self.pool_bytes[str(event["Block Manager ID"]["Executor ID"])] = _number(event, "Maximum Memory")
+
+    def _executor_added(self, event: Json) -> None:
+        if "Executor Info" in event:
+            self.num_slots = max(self.num_slots, _number(event["Executor Info"], "Total Cores"))
 
     def _job_start(self, event: Json) -> None:
         if not self._running:
@@ -253,6 +275,7 @@ class SparkApplication:
     def _stage_submitted(self, event: Json) -> None:
         """The RDDs as they are persisted now, which the start of the job may not have known."""
         stage = self._stage(event["Stage Info"], job=0)
+        stage.submitted_at = self._now
         if not stage.rdds:
             stage.rdds = {rdd.rdd: rdd for rdd in self._rdds(event["Stage Info"]["RDD Info"])}
             stage.own_rdd = max(stage.rdds, default=_UNKNOWN)
@@ -269,6 +292,9 @@ class SparkApplication:
                 size_bytes = _number(rdd, "Memory Size") // _number(rdd, "Number of Cached Partitions")
                 self.mean_bytes[_number(rdd, "RDD ID")] = size_bytes
 
+    def _task_start(self, event: Json) -> None:
+        self.starts[_number(event["Task Info"], "Task ID")] = self._now
+
     def _task_end(self, event: Json) -> None:
         info = event["Task Info"]
         is_known = info.get("Partition ID", _UNKNOWN) != _UNKNOWN
@@ -276,6 +302,7 @@ class SparkApplication:
         if event["Task End Reason"]["Reason"] != "Success" or place in self.runs:
             self.num_left_out += 1
             return
+        self.execution_bytes = max(self.execution_bytes, event["Task Metrics"].get("Peak Execution Memory", 0))
         run_s = _number(event["Task Metrics"], "Executor Run Time") / 1000
         self.runs[place] = TaskRun(_number(info, "Task ID"), *place, str(info["Executor ID"]), run_s)
 
@@ -287,7 +314,9 @@ class SparkApplication:
         rdd, partition = int(match[1]), int(match[2])
         block = RddPartition(rdd, self.generations.get(rdd, 0), partition)
         memory_bytes, disk_bytes = _number(info, "Memory Size"), _number(info, "Disk Size")
-        if info["Storage Level"]["Use Memory"] and memory_bytes > 0:
+        in_memory = bool(info["Storage Level"]["Use Memory"]) and memory_bytes > 0
+        self.residence.setdefault(block, []).append((self._now, in_memory))
+        if in_memory:
             self.memory_bytes[block] = max(memory_bytes, self.memory_bytes.get(block, 0))
             self.stored_by.setdefault(block, str(info["Block Manager ID"]["Executor ID"]))
         elif block in self.memory_bytes:
@@ -297,6 +326,7 @@ class SparkApplication:
 
     def _unpersist(self, event: Json) -> None:
         rdd = _number(event, "RDD ID")
+        self.unpersisted.append((self._now, rdd, self.generations.get(rdd, 0)))
         self.generations[rdd] = self.generations.get(rdd, 0) + 1
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -340,6 +370,9 @@ _HANDLERS = {
     "SparkListenerApplicationStart": SparkApplication._application_start,
     "SparkListenerJobStart": SparkApplication._job_start,
     "SparkListenerJobEnd": SparkApplication._job_end,
+    "SparkListenerExecutorAdded": SparkApplication._executor_added,
+    "SparkListenerBlockManagerAdded": SparkApplication._block_manager_added,
+    "SparkListenerTaskStart": SparkApplication._task_start,
     "SparkListenerStageSubmitted": SparkApplication._stage_submitted,
     "SparkListenerStageCompleted": SparkApplication._stage_completed,
     "SparkListenerTaskEnd": SparkApplication._task_end,

@@ -297,6 +297,7 @@ def replay_belady(
 
 FLAT_KERNELS: dict[str, Callable[..., Counts]] = {
     "lru": queues.replay_lru,
+    "spark": queues.replay_lru,
     "fifo": queues.replay_fifo,
     "lfu": queues.replay_by_count,
     "sieve": queues.replay_sieve,

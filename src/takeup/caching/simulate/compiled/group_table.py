@@ -235,7 +235,12 @@ def reopen_producers(run: ReplayState, first: int) -> None:
         depth -= 1
         block = run.scratch[depth].stack
         record, task = run.blocks[block], run.blocks[block].producer
-        if task < 0 or run.tasks[task].consumer == layout.OPEN or record.status != layout.LOST or record.rc == 0:
+        if (
+            not record.recomputes
+            or run.tasks[task].consumer == layout.OPEN
+            or record.status != layout.LOST
+            or record.rc == 0
+        ):
             continue
         start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
         if start == end:

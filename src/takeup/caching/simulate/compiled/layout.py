@@ -23,7 +23,7 @@ NOWHERE, SMALL, MAIN, GHOST = 0, 1, 2, 3  # the queue of a block
 
 FIFO, LRU, LFU, GDSF, LRC, LERC, MRD, NEXT, DAG, SIEVE, S3FIFO = range(11)
 POLICY_NAMES = ("fifo", "lru", "lfu", "gdsf", "lrc", "lerc", "mrd", "next", "dag", "sieve", "s3fifo")
-POLICY_CODES = {name: code for code, name in enumerate(POLICY_NAMES)} | {"min": NEXT}
+POLICY_CODES = {name: code for code, name in enumerate(POLICY_NAMES)} | {"min": NEXT, "spark": LRU}
 
 ADDITIVE, PARALLEL, ALL_OR_NOTHING = range(3)
 COST_MODELS = {"additive": ADDITIVE, "parallel": PARALLEL, "all-or-nothing": ALL_OR_NOTHING}
@@ -38,11 +38,11 @@ def _record(small: str = "", large: str = "", floats: str = "") -> np.dtype[np.v
 
 BLOCK = _record(
     "worker producer users head announced status on_disk rc erc reopened frequency heap_place obtained_by pinned_by "
-    "queue older newer",
+    "queue older newer recomputes dataset",
     "bytes last_used",
     "cost_s key1 key2 ready_s",
 )
-TASK = _record("job stage worker inputs outputs consumer missing stage_now is_again", "", "compute_s position")
+TASK = _record("job stage worker inputs outputs ending consumer missing stage_now is_again", "", "compute_s position")
 INPUT = _record("block user")
 WORKER = _record("heap_start heap_size hand has_evicted", "free_bytes", "age free_s")
 QUEUE = _record("oldest newest", "bytes")
@@ -70,6 +70,8 @@ class ReplayRules(NamedTuple):
     ghost_bytes: int
     stages_ascend: bool
     tracks_groups: bool
+    spares_siblings: bool
+    num_datasets: int
 
 
 class ReplayState(NamedTuple):
@@ -80,6 +82,8 @@ class ReplayState(NamedTuple):
     tasks: Records
     inputs: Records
     outputs: Ints
+    ending: Ints
+    dataset_bytes: Ints
     users: Ints
     workers: Records
     queues: Records
@@ -143,15 +147,21 @@ def push(run: ReplayState, worker: int, block: int) -> None:
 
 @inlined
 def pop(run: ReplayState, worker: int) -> int:
+    return remove(run, worker, 0)
+
+
+@bare
+def remove(run: ReplayState, worker: int, place: int) -> int:
+    """Take the block at `place` off the heap."""
     start = run.workers[worker].heap_start
-    first = run.scratch[start].heap
+    block = run.scratch[start + place].heap
     run.workers[worker].heap_size -= 1
     size = run.workers[worker].heap_size
-    run.blocks[first].heap_place = -1
-    if size > 0:
-        run.scratch[start].heap = run.scratch[start + size].heap
-        sift(run, worker, 0)
-    return first
+    run.blocks[block].heap_place = -1
+    if place < size:
+        run.scratch[start + place].heap = run.scratch[start + size].heap
+        sift(run, worker, place)
+    return block
 
 
 @inlined

@@ -3,7 +3,7 @@
 import numpy as np
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.model import CachingResult, EngineModel, Workload
+from takeup.caching.model import Bools, CachingResult, EngineModel, Workload
 from takeup.caching.policies.dag import NUM_CONSUMERS
 from takeup.caching.policies.s3fifo import queue_bytes
 from takeup.caching.simulate.compiled import group_table, layout
@@ -14,7 +14,7 @@ from takeup.core.compiled import bare, inlined, kernel
 
 def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> CachingResult:
     """The same result as `simulate(spec, workload, engine)`, at millions of accesses per second."""
-    run = _lay_out(workload, _rules(spec, workload, engine))
+    run = _lay_out(workload, _rules(spec, workload, engine), workload.recomputes(engine.miss))
     replay_tasks(run)
     totals = run.totals[0]
     names = ("hits", "effective_hits", "evictions", "broadcasts", "refused", "recomputed")
@@ -40,28 +40,32 @@ def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> ReplayR
         policy=policy,
         admission=spec.admission,
         recurring=engine.profile == "recurring" or spec.offline,
-        recompute=engine.miss == "recompute",
+        recompute=bool(workload.recomputes(engine.miss).any()),
         cost_model=layout.COST_MODELS[engine.cost_model],
         disk_bytes_per_s=float(engine.disk_bytes_per_s),
         worker_bytes=worker_bytes,
         small_bytes=small_bytes,
         ghost_bytes=ghost_bytes,
         stages_ascend=bool(np.all(np.diff(workload.task_stage) >= 0)),
+        spares_siblings=spec.base == "spark",
+        num_datasets=1 + int(workload.block_dataset.max(initial=-1)),
         tracks_groups=policy == layout.LERC or (policy == layout.DAG and engine.cost_model != "additive"),
     )
 
 
-def _lay_out(workload: Workload, rules: ReplayRules) -> ReplayState:
+def _lay_out(workload: Workload, rules: ReplayRules, recomputes: Bools) -> ReplayState:
     by_block = np.argsort(workload.input_blocks, kind="stable")
     user_starts = _starts(workload.input_blocks, workload.num_blocks)
     job_ids, task_job = np.unique(workload.task_job, return_inverse=True)
     num_blocks = workload.num_blocks
     return ReplayState(
         rules=rules,
-        blocks=_blocks(workload, user_starts),
+        blocks=_blocks(workload, user_starts, recomputes),
         tasks=_tasks(workload, task_job),
         inputs=_inputs(workload, by_block, user_starts),
         outputs=workload.output_blocks,
+        ending=np.argsort(workload.block_ends, kind="stable"),
+        dataset_bytes=np.zeros(rules.num_datasets * workload.num_workers + 1, np.int64),
         users=np.repeat(np.arange(workload.num_tasks), np.diff(workload.input_starts))[by_block],
         workers=_workers(workload, rules),
         queues=_records(layout.QUEUE, 3 * workload.num_workers, oldest=-1, newest=-1),
@@ -75,13 +79,15 @@ def _lay_out(workload: Workload, rules: ReplayRules) -> ReplayState:
     )
 
 
-def _blocks(workload: Workload, user_starts: Ints) -> Records:
+def _blocks(workload: Workload, user_starts: Ints, recomputes: Bools) -> Records:
     return _records(
         layout.BLOCK,
         workload.num_blocks,
         bytes=workload.block_bytes,
         worker=workload.block_worker,
         producer=workload.block_producer,
+        recomputes=recomputes,
+        dataset=workload.block_dataset,
         users=user_starts[:-1],
         on_disk=workload.block_producer < 0,
         heap_place=-1,
@@ -97,6 +103,7 @@ def _tasks(workload: Workload, task_job: Ints) -> Records:
     tasks = _records(layout.TASK, workload.num_tasks + 1, inputs=workload.input_starts, outputs=workload.output_starts)
     columns = {
         "job": task_job,
+        "ending": _starts(workload.block_ends, workload.num_tasks + 1)[:-2],
         "stage": workload.task_stage,
         "stage_now": workload.task_stage,
         "worker": workload.task_worker,
@@ -105,6 +112,7 @@ def _tasks(workload: Workload, task_job: Ints) -> Records:
     }
     for name, values in columns.items():
         tasks[name][:-1] = values
+    tasks["ending"][-1] = np.count_nonzero(workload.block_ends < workload.num_tasks)
     return tasks
 
 
@@ -187,6 +195,7 @@ def _enter(run: ReplayState, block: int, returning: bool) -> None:
     """Insert the block into the policy's structures."""
     record = run.blocks[block]
     run.workers[record.worker].free_bytes -= record.bytes
+    _count_dataset(run, block, 1)
     if run.rules.policy >= layout.SIEVE:
         record.frequency = 0
         layout.enter_queue(run, block, returning)
@@ -228,7 +237,7 @@ def _compete(run: ReplayState, block: int, num_chosen: int) -> int:
 @inlined
 def _leave_memory(run: ReplayState, block: int) -> None:
     record = run.blocks[block]
-    if not run.rules.recompute and not record.on_disk:
+    if not record.recomputes and not record.on_disk:
         record.on_disk = 1
         run.totals[0].written_bytes += record.bytes
     group_table.reopen_producers(run, block)
@@ -236,14 +245,51 @@ def _leave_memory(run: ReplayState, block: int) -> None:
 
 @inlined
 def _evict(run: ReplayState, block: int) -> None:
+    run.totals[0].evictions += 1
+    run.totals[0].broadcasts += _free(run, block)
+    _leave_memory(run, block)
+
+
+@bare
+def _free(run: ReplayState, block: int) -> bool:
+    """The block, already taken out of the policy's order, is no longer in memory; True if it broke a complete group."""
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
     worker.free_bytes += record.bytes
+    _count_dataset(run, block, -1)
     run.totals[0].used_now -= record.bytes
     run.totals[0].inactive_now -= record.bytes if record.rc == 0 else 0
     record.status = layout.LOST
-    run.totals[0].evictions += 1
-    run.totals[0].broadcasts += group_table.set_missing(run, block, 1)
-    _leave_memory(run, block)
+    return group_table.set_missing(run, block, 1)
+
+
+@bare
+def _drop(run: ReplayState, block: int) -> None:
+    """See `Simulation._drop`."""
+    record = run.blocks[block]
+    if record.status != layout.STORED:
+        return
+    if run.rules.policy >= layout.SIEVE:
+        layout.unqueue(run, block)
+        record.frequency = 0
+    else:
+        layout.remove(run, record.worker, record.heap_place)
+    _free(run, block)
+
+
+@inlined
+def _count_dataset(run: ReplayState, block: int, sign: int) -> None:
+    record = run.blocks[block]
+    if record.dataset >= 0:
+        run.dataset_bytes[record.worker * run.rules.num_datasets + record.dataset] += sign * record.bytes
+
+
+@inlined
+def _sibling_bytes(run: ReplayState, block: int) -> int:
+    """Bytes in memory that this block must not evict, because they are of its own dataset."""
+    record = run.blocks[block]
+    if not run.rules.spares_siblings or record.dataset < 0:
+        return 0
+    return run.dataset_bytes[record.worker * run.rules.num_datasets + record.dataset]
 
 
 @bare
@@ -251,14 +297,16 @@ def _choose(run: ReplayState, block: int, task: int) -> int:
     """Put the victims for `block` into `chosen` and off the heap; returns their number, or -1 if it is refused."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
     free_bytes, num_chosen, num_aside = run.workers[worker].free_bytes, 0, 0
-    if size_bytes > run.rules.worker_bytes:
+    sibling_bytes, dataset = _sibling_bytes(run, block), run.blocks[block].dataset
+    if size_bytes > run.rules.worker_bytes - sibling_bytes:
         return -1
     while free_bytes < size_bytes and run.workers[worker].heap_size > 0:
         victim = layout.top(run, worker)
         if run.rules.admission and run.blocks[victim].rc > 0 and not layout.has_lower_rank(run, victim, block):
             break
         layout.pop(run, worker)
-        if run.blocks[victim].pinned_by == task:
+        is_sibling = sibling_bytes > 0 and run.blocks[victim].dataset == dataset
+        if is_sibling or run.blocks[victim].pinned_by == task:
             run.scratch[num_aside].aside = victim
             num_aside += 1
         else:
@@ -290,7 +338,7 @@ def _describe(run: ReplayState, block: int) -> None:
 def _cost_s(run: ReplayState, block: int) -> float:
     """See `Simulation._cost_s`."""
     record, task = run.blocks[block], run.blocks[block].producer
-    if not run.rules.recompute or task < 0:
+    if not record.recomputes:
         return record.bytes / run.rules.disk_bytes_per_s * (1 if record.on_disk else 2)
     seconds = 0.0
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
@@ -310,6 +358,8 @@ def replay_tasks(run: ReplayState) -> None:
             _announce(run, job)
     for task in range(len(run.tasks) - 1):
         _announce(run, run.tasks[task].job)
+        for place in range(run.tasks[task].ending, run.tasks[task + 1].ending):
+            _drop(run, run.ending[place])
         wait_s, num_restored = _read_inputs(run, task)
         group_table.close_group(run, task)
         for place in range(num_restored):
@@ -370,7 +420,7 @@ def _read_inputs(run: ReplayState, task: int) -> tuple[float, int]:
 def _again_s(run: ReplayState, block: int) -> float:
     """See `Simulation._again_s`."""
     record = run.blocks[block]
-    if not run.rules.recompute or record.producer < 0:
+    if not record.recomputes:
         return record.bytes / run.rules.disk_bytes_per_s
     return run.tasks[record.producer].compute_s
 
@@ -388,7 +438,7 @@ def _restore(run: ReplayState, first: int, task: int, num_restored: int) -> tupl
     while depth >= 0:
         block = run.scratch[depth].stack
         record, producer = run.blocks[block], run.blocks[block].producer
-        from_disk = not run.rules.recompute or producer < 0
+        from_disk = record.recomputes == 0
         if from_disk:
             run.totals[0].read_bytes += record.bytes
             seconds += record.bytes / run.rules.disk_bytes_per_s
