@@ -131,7 +131,8 @@ def run_jobs(jobs: Sequence[WatchedJob], beside: WhileRunning = lambda place, is
 def _run(folder: Path, jobs: Sequence[WatchedJob], beside: WhileRunning) -> str:
     """Run the program until it ends, with a timeout; return its output."""
     until_s = time.monotonic() + START_S + sum(job.timeout_s for job in jobs)
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     command = [sys.executable, "-m", PROGRAM, str(folder)]
     with (folder / "errors").open("w+", encoding="utf-8") as errors:
         program = subprocess.Popen(command, env=environment, stdout=errors, stderr=errors, start_new_session=True)

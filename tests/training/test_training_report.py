@@ -41,7 +41,7 @@ def test_every_stage_has_a_row_with_its_times_and_its_link() -> None:
     assert column(table, "F") == [10.0] * 4
     assert column(table, "warm-up") == [8, 5, 3, 1]
     assert column(table, "latency to next") == [20.0, 0.0, 0.0, None]
-    assert "410 ms for an iteration" in table.note
+    assert "410 ms per iteration" in table.note
     assert "link 0: 20 ms" in table.note
 
 

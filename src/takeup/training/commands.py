@@ -164,7 +164,11 @@ def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool
     type=float,
     help="Restart the job when that is likely to pay, at this cost in seconds.",
 )
-@click.option("--on-unhealthy", help="Run this for every slow rank; {rank}, {host}, {kind}, {factor} are filled in.")
+@click.option(
+    "--on-unhealthy",
+    help="Command for the host of a rank confirmed to compute slowly; {rank}, {host}, {kind}, {factor} are filled in.",
+)
+@click.option("--act", is_flag=True, help="Run the command of --on-unhealthy instead of printing it.")
 @click.option(
     "--shim",
     type=click.Path(path_type=Path),

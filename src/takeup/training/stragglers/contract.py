@@ -48,6 +48,10 @@ class Operation(IntEnum):
     BARRIER = 9
     SEND = 10
     RECEIVE = 11
+    STEP = 12  # not a call: the optimizer has made a step, which ends an iteration
+
+
+STEP_GROUP = 0  # steps are of no process group
 
 
 @dataclass(frozen=True, slots=True)

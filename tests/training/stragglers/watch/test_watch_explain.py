@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.stragglers.contract import Finding
+from takeup.training.stragglers.contract import Suspect
 from takeup.training.stragglers.watch import reports as explain
+from takeup.training.stragglers.watch.agent import RemoteRank
+from takeup.training.stragglers.watch.ring import HEADER_WORDS
+from takeup.training.stragglers.watch.ring_reader import GroupPosition
 from takeup.training.stragglers.watch.session import WatchSession
-from training.stragglers.watch.watched_rings import RELIEF, SLOW_LINK, SLOW_RANK, Scripted, add, new_ring
+from training.stragglers.watch.watched_rings import GROUP, RELIEF, SLOW_RANK, Scripted, add, new_ring
 
 
 @pytest.fixture
@@ -87,24 +92,76 @@ def test_the_live_line_says_how_the_job_does(session: WatchSession, tmp_path: Pa
     assert explain.live_line(nobody) == "no ranks, 0 calls, no iterations yet"
 
 
-def test_the_command_for_unhealthy_machines_is_run_for_every_slow_rank(tmp_path: Path) -> None:
-    script = "import sys, pathlib; pathlib.Path(sys.argv[1], sys.argv[2]).write_text(' '.join(sys.argv[2:]))"
-    command = f'{sys.executable} -c "{script}" {tmp_path} {{rank}} {{host}} {{kind}} {{factor}}'
+def unhealthy(tmp_path: Path, *suspects: Suspect, command: str = "true {host}", here: str = "head") -> list[str]:
+    """What is said of these suspects once they have been slow for long enough; rank 1 is on another machine, node7."""
+    rounds = [[replace(SLOW_RANK, suspects=suspects)], *[[] for _ in range(9)]]
+    session = WatchSession(tmp_path, far={1: far_rank(tmp_path / "far")}, new_detector=lambda: Scripted(rounds))
+    for rank in (0, 2, 3):
+        new_ring(tmp_path, rank, 4)
+    hosts = explain.UnhealthyHosts(command, here, may_run=True)
+    return [line for _ in range(8) for line in (session.poll(), hosts.poll(session))[1]]
 
-    explain.report_unhealthy(command, Finding(1, SLOW_LINK, "none"), hosts=["a", "b"])
 
+def far_rank(folder: Path) -> RemoteRank:
+    """Rank 1 of four, as its agent on node7 reports it."""
+    folder.mkdir()
+    header = list(new_ring(folder, 1, 4).words[:HEADER_WORDS])
+    with socket.socket() as closed:
+        return RemoteRank(1, closed, header, {GROUP: GroupPosition(1, 4)}, host="node7")
+
+
+COMPUTE = Suspect("compute", (1,), 1.5, 0.98, "")
+HERE = Suspect("compute", (2,), 1.5, 0.98, "")
+
+
+def test_a_command_is_run_once_for_the_host_of_a_rank_that_stays_slow(tmp_path: Path) -> None:
+    script = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(' '.join(sys.argv[2:]))"
+    command = f'{sys.executable} -c "{script}" {tmp_path / "said"} {{rank}} {{host}} {{kind}} {{factor}}'
+
+    (said,) = unhealthy(tmp_path, COMPUTE, command=command)
+
+    assert "rank 1 computes 1.50x slower, confirmed, on node7; ran" in said
     until_s = time.monotonic() + 60
-    while not all((tmp_path / rank).exists() and (tmp_path / rank).read_text() for rank in "01"):
+    while not ((tmp_path / "said").exists() and (tmp_path / "said").read_text()):
         assert time.monotonic() < until_s
         time.sleep(0.02)
-    assert [(tmp_path / rank).read_text() for rank in "01"] == ["0 a link 2.00", "1 b link 2.00"]
+    assert (tmp_path / "said").read_text() == "1 node7 compute 1.50"
 
 
-def test_a_command_is_words_and_never_a_shell(tmp_path: Path) -> None:
-    run = explain.report_unhealthy("true {host}; rm -rf x", Finding(1, SLOW_RANK, "none"), hosts=["a", "$(reboot)"])
+def test_the_machine_of_the_watcher_is_never_acted_on(tmp_path: Path) -> None:
+    (said,) = unhealthy(tmp_path, HERE, command="/no/such/cordon {host}")
 
-    assert run == [["true", "$(reboot);", "rm", "-rf", "x"]]
+    assert said.endswith("confirmed, on the machine of this watcher, for which '/no/such/cordon' is not run")
 
 
-def test_nobody_is_reported_when_the_job_has_recovered() -> None:
-    assert explain.report_unhealthy("true {rank}", Finding(1, RELIEF, "none")) == []
+def test_no_host_is_acted_on_for_a_link_or_a_busy_machine(tmp_path: Path) -> None:
+    link, host = Suspect("link", (0, 1), 2.0, 0.98, ""), Suspect("host", (0, 1), 1.4, 0.0, "")
+
+    assert unhealthy(tmp_path, link, host) == []
+
+
+def test_without_act_the_command_is_only_printed(tmp_path: Path) -> None:
+    hosts = explain.UnhealthyHosts("/no/such/cordon {host}", "head")
+
+    assert hosts._report(COMPUTE, "node7").endswith("on node7; would run /no/such/cordon node7 (add --act to run it)")
+    assert hosts._report(COMPUTE, "").endswith("on a machine of unknown name, for which '/no/such/cordon' is not run")
+
+
+def test_a_rank_that_was_slow_for_a_moment_is_not_acted_on(tmp_path: Path) -> None:
+    rounds = [[SLOW_RANK], [RELIEF]]
+    session = WatchSession(tmp_path, new_detector=lambda: Scripted([*rounds, *[[] for _ in range(9)]]))
+    hosts = explain.UnhealthyHosts("true {host}", "elsewhere")
+    for rank in range(4):
+        new_ring(tmp_path, rank, 4)
+
+    assert [line for _ in range(9) for line in (session.poll(), hosts.poll(session))[1]] == []
+
+
+def test_a_command_is_words_and_never_a_shell() -> None:
+    assert explain.command_for("true {host}; rm -rf x", COMPUTE, "$(reboot)") == [
+        "true",
+        "$(reboot);",
+        "rm",
+        "-rf",
+        "x",
+    ]

@@ -17,7 +17,7 @@ from takeup.core.arrays import Floats, Ints
 from takeup.training.stragglers.contract import CALL, CallLog, Operation, SlowdownEvent, Suspect
 from takeup.training.stragglers.detect.change_points import ChangePoint, ChangePointDetector, Sensitivity
 from takeup.training.stragglers.locate.accounts import own_seconds
-from takeup.training.stragglers.locate.matching import Anchor, agreed_anchors, tokens_of
+from takeup.training.stragglers.locate.matching import FEW_STEPS, STEP, Anchor, agreed_anchors, tokens_of
 from takeup.training.stragglers.locate.suspects import locate
 
 # Expected time of an iteration, given what it does: extra calls, longer sequences -------------------------------------
@@ -94,10 +94,12 @@ class RankCalls:
     anchor: Anchor | None = None
     marks: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     num_dropped: int = 0
+    num_steps: int = 0
 
     def append(self, log: CallLog) -> None:
         """Append more calls."""
         self.groups.update(log.groups)
+        self.num_steps += int(np.count_nonzero(log.calls["operation"] == Operation.STEP))
         self.rows = np.concatenate([self.rows, log.calls])[-MOST_ROWS:]
         if self.anchor is not None:
             self.marks = np.flatnonzero(self._is(self.anchor))
@@ -167,6 +169,7 @@ class RankCalls:
 MOST_BEHIND = 32  # iterations; a rank further behind is not waited for
 NUM_TO_FIND = 10  # minimum iterations before anchors are accepted
 MANY_CALLS = 500  # calls after which a rank without any is not waited for
+MOST_WITHOUT_STEPS = 50_000  # calls after which steps are no longer waited for, if only some ranks make any
 NUM_KEPT = 96  # iterations whose calls are buffered
 NUM_BEFORE = 32  # iterations of the window before a change
 NUM_SINCE = 10  # and of the window since, at most
@@ -201,8 +204,11 @@ class StragglerDetector:
 
     @property
     def anchors(self) -> Mapping[int, tuple[int, int, int]]:
-        """By rank: operation, group and bytes of the call that marks its iterations; known ones only."""
+        """By rank: operation, group and bytes of a call that repeats regularly; known ones only."""
         found = {rank: heard.anchor for rank, heard in self._ranks.items() if heard.anchor is not None}
+        if STEP in found.values():
+            rows = {rank: heard.rows[heard.rows["operation"] != Operation.STEP] for rank, heard in self._ranks.items()}
+            found = dict(agreed_anchors(rows))
         return {rank: (operation, group, size) for rank, (operation, size, group, _) in found.items()}
 
     def rebase(self) -> None:
@@ -218,11 +224,11 @@ class StragglerDetector:
         self._work.extend(work)
         for log in logs:
             self._ranks.setdefault(log.rank, RankCalls()).append(log)
-        if any(heard.is_lost for heard in self._ranks.values()):
+        if any(heard.is_lost for heard in self._ranks.values()) or self._has_better_clock:
             for heard in self._ranks.values():
                 heard.start_over()
             self._start_over()
-        if not self.anchors:
+        if all(heard.anchor is None for heard in self._ranks.values()):
             self._find_anchors()
         events = [event for number in self._new_iterations() for event in self._next(number)]
         for heard in self._ranks.values():
@@ -239,6 +245,13 @@ class StragglerDetector:
 
     # Iterations -------------------------------------------------------------------------------------------------------
 
+    @property
+    def _has_better_clock(self) -> bool:
+        """Whether iterations are counted by calls, but all ranks have made steps of an optimizer meanwhile."""
+        ranks = self._ranks.values()
+        are_calls = any(heard.anchor not in (None, STEP) for heard in ranks)
+        return are_calls and all(heard.num_steps > FEW_STEPS for heard in ranks)
+
     def _find_anchors(self) -> None:
         """Agree on the calls that mark iterations, once every rank has made enough of them."""
         speaking = {rank: heard for rank, heard in self._ranks.items() if len(heard.rows)}
@@ -247,7 +260,11 @@ class StragglerDetector:
             return
         self._look_at = num_calls + num_calls // 4
         anchors = agreed_anchors({rank: heard.rows for rank, heard in speaking.items()})
-        if len(anchors) == len(speaking) and all(speaking[n].count(a) > NUM_TO_FIND for n, a in anchors.items()):
+        are_steps = STEP in anchors.values() or any(heard.num_steps for heard in speaking.values())
+        if are_steps and num_calls < MOST_WITHOUT_STEPS and set(anchors.values()) != {STEP}:
+            return  # some ranks have not made enough steps yet
+        least = FEW_STEPS if are_steps else NUM_TO_FIND
+        if len(anchors) == len(speaking) and all(speaking[n].count(a) > least for n, a in anchors.items()):
             for anchor in set(anchors.values()):
                 ranks = [speaking[rank] for rank, each in anchors.items() if each == anchor]
                 since = max(heard.first_number(anchor) for heard in ranks)

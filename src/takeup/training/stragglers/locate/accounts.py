@@ -139,7 +139,7 @@ class RankTimeline:
 
     def account(self, anchor: Anchor, worked_through: frozenset[Pair]) -> TimeAccount | None:
         """The account per iteration; None if there is no complete iteration."""
-        rows = self.calls.rows[self._rows]
+        rows = self.calls.logs[self.place].calls
         marks = np.sort(rows[(tokens_of(rows) == anchor).all(axis=1)], order="began_ns")
         if len(marks) < 2:
             return None

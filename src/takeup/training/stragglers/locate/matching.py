@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
-from takeup.training.stragglers.contract import CallLog, Operation
+from takeup.training.stragglers.contract import STEP_GROUP, CallLog, Operation
 
 # Where iterations begin in a log of calls that does not mark them -----------------------------------------------------
 #
@@ -103,6 +103,8 @@ def _autocorrelations(tokens: Ints, most_lags: int) -> Iterator[tuple[int, float
 # excess of the others is waiting. Calls are matched by group and sequence number; clocks are never compared.
 
 Anchor = tuple[int, int, int, int]
+STEP: Anchor = (int(Operation.STEP), 0, STEP_GROUP, -1)
+FEW_STEPS = 3  # more of them mark iterations
 CallKind = tuple[int, ...]
 NO_PEER = -1
 MANY_ROWS = 5000  # after this many calls a message may mark iterations, though it may occur more often
@@ -126,8 +128,8 @@ class MatchedCalls:
     @classmethod
     def of(cls, logs: Sequence[CallLog]) -> MatchedCalls:
         """Match the calls of these logs, one log per rank."""
-        rows = np.concatenate([log.calls for log in logs])
-        place = np.repeat(np.arange(len(logs)), [len(log.calls) for log in logs])
+        calls = [log.calls[log.calls["operation"] != Operation.STEP] for log in logs]
+        rows, place = np.concatenate(calls), np.repeat(np.arange(len(logs)), [len(each) for each in calls])
         sender, receiver = _ends(rows, np.array([log.rank for log in logs])[place])
         _, instance = np.unique(_columns(rows["group"], sender, receiver, rows["number"]), axis=0, return_inverse=True)
         operation = np.where(sender == NO_PEER, rows["operation"], Operation.SEND)
@@ -213,9 +215,11 @@ def tokens_of(rows: npt.NDArray[np.void]) -> Ints:
 
 
 def anchor_of(rows: npt.NDArray[np.void]) -> Anchor | None:
-    """The call that marks iterations of a rank: a collective, or a message if there is none after many calls."""
-    is_message = rows["peer"] != NO_PEER
-    found = _anchor(rows[~is_message])
+    """What marks iterations of a rank: optimizer steps, else a collective, else a message after many calls."""
+    is_step, is_message = rows["operation"] == Operation.STEP, rows["peer"] != NO_PEER
+    if np.count_nonzero(is_step) > FEW_STEPS:
+        return STEP
+    found = _anchor(rows[~is_message & ~is_step])
     return _anchor(rows[is_message]) if found is None and len(rows) >= MANY_ROWS else found
 
 

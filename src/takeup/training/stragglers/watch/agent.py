@@ -8,6 +8,8 @@ own clock which calls have timed out waiting for their end.
 
 import hmac
 import json
+import os
+import re
 import socket
 import struct
 import threading
@@ -31,6 +33,8 @@ MOST_RANK = 1 << 20
 TIMEOUT_S = 10.0
 LENGTH = struct.Struct(">I")
 LOOPBACK = "127.0.0.1"
+HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+HOST_VARIABLES = ("TAKEUP_HOST", "SLURMD_NODENAME", "NODE_NAME")  # names of the node outside of a container
 # Header words that a remote controller may write.
 ASKED = frozenset(
     {HeaderWord.PLAN, HeaderWord.PLAN_FIRST, HeaderWord.PLAN_COUNT, HeaderWord.PLAN_RESTART, HeaderWord.ADAPT}
@@ -44,6 +48,11 @@ def address_of(text: str) -> tuple[str, int]:
     if not port.isdigit() or int(port) > 65_535:
         raise BadInput(f"{text!r} is no address; give HOST:PORT, such as 10.0.0.1:7070")
     return host or LOOPBACK, int(port)
+
+
+def host_name() -> str:
+    """Name of this machine for its cluster: from the environment, else from the operating system."""
+    return next((os.environ[name] for name in HOST_VARIABLES if os.environ.get(name)), socket.gethostname())
 
 
 # Frames ---------------------------------------------------------------------------------------------------------------
@@ -107,7 +116,8 @@ class Agent:
         reader = self._gather.readers[rank]
         places = [[group, place.place, place.size] for group, place in reader.places.items()]
         header = [reader.word(place) for place in range(HEADER_WORDS)]
-        send(self._connection, {"rank": rank, "places": places, "header": header}, calls.tobytes())
+        values = {"rank": rank, "host": host_name(), "places": places, "header": header}
+        send(self._connection, values, calls.tobytes())
 
     def _apply_requests(self) -> None:
         """Write the controller's requests into the headers of the rings."""
@@ -140,6 +150,7 @@ class RemoteRank:
     num_bad: int = 0
     num_lost: int = 0
     path: None = None
+    host: str = ""  # as its agent reports it; empty if unknown or not a host name
     _rows: list[Calls] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -228,6 +239,7 @@ class Listener:
         if far is None or far.header[HeaderWord.PID] != header[HeaderWord.PID]:
             far = RemoteRank(rank, connection, header, places)
         far.header, far.places = header, places
+        far.host = str(values.get("host", "")) if HOST.fullmatch(str(values.get("host", ""))) else ""
         far.add(np.frombuffer(rows, CALL))
         self.ranks[rank] = far  # published last, so that its first calls are already there
 

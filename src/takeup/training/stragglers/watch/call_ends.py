@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from queue import SimpleQueue
@@ -100,6 +101,10 @@ def _is_over(work: Any) -> bool:
 
 # Durations of calls on a CUDA device, by stream events that are read later, without synchronization -------------------
 #
+# While any thread captures a CUDA graph, events must not be queried: in the default mode of a capture, a query from
+# another thread invalidates it. So captures wait until a query in progress has returned, no query begins while one is
+# on, and calls that are themselves captured get no events; what a replay communicates is not seen.
+#
 # How it works. An event before the call records when the device reached it, one after it when it was done. An
 # asynchronous call runs on a separate stream, so its second event is recorded on a side stream that waits for it. A
 # thread polls for completed events and recycles them. A call starts when the host made it, and its duration is the
@@ -111,6 +116,50 @@ CUDA: Any = torch.cuda  # its classes have no types
 Pair = tuple[Any, Any]
 
 
+class CaptureGate:
+    """Keeps queries of events and captures of CUDA graphs apart."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_captures = 0
+
+    def watch(self, graph: Any) -> Callable[[], None]:
+        """Count the captures of this class of graphs; the returned function restores it."""
+        plain = {name: vars(graph)[name] for name in ("capture_begin", "capture_end")}
+
+        def begin(made: Any, *arguments: Any, **named: Any) -> Any:
+            with self._lock:
+                self._num_captures += 1
+            try:
+                return plain["capture_begin"](made, *arguments, **named)
+            except BaseException:
+                self._ended()
+                raise
+
+        def end(made: Any) -> Any:
+            try:
+                return plain["capture_end"](made)
+            finally:
+                self._ended()
+
+        graph.capture_begin, graph.capture_end = begin, end
+
+        def put_back() -> None:
+            graph.capture_begin, graph.capture_end = plain["capture_begin"], plain["capture_end"]
+
+        return put_back
+
+    def _ended(self) -> None:
+        with self._lock:
+            self._num_captures = max(0, self._num_captures - 1)
+
+    @contextmanager
+    def querying(self) -> Iterator[bool]:
+        """Whether events may be queried inside; captures wait until it is left."""
+        with self._lock:
+            yield self._num_captures == 0
+
+
 class CudaCallEnds:
     """Records events around calls, and stores their durations in the rows of `hook`."""
 
@@ -120,6 +169,12 @@ class CudaCallEnds:
         self._free: list[Pair] = []
         self._sides: dict[int, Any] = {}
         self._thread: threading.Thread | None = None
+        self.captures = CaptureGate()
+
+    @staticmethod
+    def is_capturing() -> bool:
+        """Whether calls of this thread go into a CUDA graph instead of being executed."""
+        return bool(CUDA.is_current_stream_capturing())
 
     def start(self) -> Pair | None:
         """Event pair for a call that starts now, with the first one recorded; None if that is not possible."""
@@ -167,10 +222,19 @@ class CudaCallEnds:
 
     def collect(self) -> None:
         """Store the durations of completed calls, in order."""
-        while self._pending and self._pending[0][1][1].query():
+        while self._pending and self._take():
+            pass
+
+    def _take(self) -> bool:
+        """Store the duration of the earliest call, if it has completed and no graph is captured now."""
+        with self.captures.querying() as may_query:
+            if not may_query or not self._pending[0][1][1].query():
+                return False
             row, pair = self._pending.popleft()
-            self._hook.lasted(row, round(1e6 * pair[0].elapsed_time(pair[1])))
-            self._free.append(pair)
+            duration_ms = pair[0].elapsed_time(pair[1])
+        self._hook.lasted(row, round(1e6 * duration_ms))
+        self._free.append(pair)
+        return True
 
 
 def _event() -> Any:

@@ -4,8 +4,8 @@ import atexit
 import hashlib
 import logging
 import os
-import sys
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from takeup.training.stragglers.contract import STEP_GROUP
 from takeup.training.stragglers.watch.call_ends import PLAIN_WAIT, CallEndThreads
 from takeup.training.stragglers.watch.gloo_shutdown import keep_group_alive
 from takeup.training.stragglers.watch.ring import UNSEEN, HeaderWord, RingBuffer
@@ -101,10 +103,9 @@ def _recording(plain: Any, method: RecordedMethod, begin: Begin, under_way: Unde
 
 FOLDER = "TAKEUP_WATCH_FOLDER"
 LOG = logging.getLogger("takeup.training")
-ADAPTIVE = "takeup.training.pipelines.engine.adaptive"
 MOST_UNWAITED = 1_024
 NOT_EXPECTED = -1, False
-BARRIER, SEND, RECEIVE = 9, 10, 11
+BARRIER, SEND, RECEIVE, STEP = 9, 10, 11, 12
 AFTER_AUTOGRAD = torch._C._after_autograd_keyset
 GROUP_OF, WORK_OF = dist.ProcessGroup.unbox, dist.Work.unbox
 
@@ -163,6 +164,9 @@ class CallHook:
         self._kinds: dict[tuple[int, int, int], int] = {}
         self._unwaited: dict[Any, tuple[int, bool]] = {}
         self._epoch = 0
+        self._optimizer: Callable[[], Any] = lambda: None
+        self._num_steps = 0
+        self._has_called = False  # since the last step
 
     # A call begins ----------------------------------------------------------------------------------------------------
 
@@ -200,6 +204,7 @@ class CallHook:
             self._numbers[stream] = number + 1
             kind = (operation, number_of_group, size_bytes)
             count = self._kinds[kind] = self._kinds.get(kind, 0) + 1
+            self._has_called = True
             if peer < 0 and ring.words[HeaderWord.STOP]:
                 self._stop(ring, kind, count)
             if self.waits.under_way:
@@ -219,13 +224,25 @@ class CallHook:
         self._groups[group] = number
         keep_group_alive(group)
         ring.add_group(number, group.rank(), group.size())
-        ring.words[HeaderWord.IS_ADAPTIVE] = ADAPTIVE in sys.modules
+        ring.words[HeaderWord.IS_ADAPTIVE] = RingBuffer.is_adaptive
         return number
 
     def _stop(self, ring: RingBuffer, kind: tuple[int, int, int], count: int) -> None:
         from takeup.training.stragglers.watch.pause import pause_if_requested
 
         pause_if_requested(ring, self._folder, kind, count)
+
+    def stepped(self, optimizer: Any, *_: Any) -> None:
+        """Record a step of the job's first optimizer, unless nothing was communicated since the last one."""
+        if self.is_off or torch.compiler.is_compiling():
+            return
+        if self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        with self._lock:
+            if self.ring is not None and self._has_called and self._optimizer() is optimizer:
+                now_ns = monotonic_ns()
+                self.ring.end(self.ring.begin(STEP, -1, STEP_GROUP, self._num_steps, 0, now_ns), now_ns)
+                self._num_steps, self._has_called = self._num_steps + 1, False
 
     # A call ends ------------------------------------------------------------------------------------------------------
 
@@ -304,6 +321,7 @@ class CallHook:
         with self._lock:
             self._epoch += 1
             self._groups.clear()
+            self._num_steps, self._has_called = 0, False
 
     def forget(self) -> None:
         """Disable the hook in a forked child, whose calls are not those of the rank."""
@@ -330,8 +348,10 @@ def install(folder: Path) -> CallHook:
         from takeup.training.stragglers.watch.call_ends import CudaCallEnds
 
         ends = CudaCallEnds(hook)
+        _UNDO.append(ends.captures.watch(torch.cuda.CUDAGraph))
         _put_before("AutogradCUDA", lambda name, watched: _cuda_kernel(hook, ends, name, watched))
     dist.Work.wait = _waiting(hook, PLAIN_WAIT)  # type: ignore[method-assign]
+    _UNDO.append(register_optimizer_step_post_hook(hook.stepped).remove)
     os.register_at_fork(after_in_child=hook.forget)
     atexit.register(hook.waits.close)
     return hook
@@ -392,6 +412,8 @@ def _cuda_kernel(hook: CallHook, ends: Any, name: str, watched: _RecordedOperato
     onward = _operator(name)._handle.redispatch_boxed
 
     def call(keys: Any, *arguments: Any) -> Any:
+        if ends.is_capturing():
+            return onward(keys & AFTER_AUTOGRAD, *arguments)
         row = hook.begin(watched, arguments)
         start = ends.start() if row >= 0 else None
         result = onward(keys & AFTER_AUTOGRAD, *arguments)

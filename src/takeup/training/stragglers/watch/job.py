@@ -15,7 +15,7 @@ from typing import Any
 from takeup.training.stragglers.contract import Finding
 from takeup.training.stragglers.remedy.remediation import WatchSettings
 from takeup.training.stragglers.watch import launch, reports
-from takeup.training.stragglers.watch.agent import Agent, Listener, address_of
+from takeup.training.stragglers.watch.agent import Agent, Listener, address_of, host_name
 from takeup.training.stragglers.watch.ring_reader import RingCollector
 from takeup.training.stragglers.watch.session import WatchSession
 
@@ -33,6 +33,7 @@ class WatchOptions:
     quiet: bool = False
     metrics_port: int | None = None
     on_unhealthy: str | None = None
+    act: bool = False
     shim: Path | None = None
     listen: str | None = None
     report_to: str | None = None
@@ -47,12 +48,15 @@ def watch(command: Sequence[str], asked: WatchOptions, say: Say, tell: Say) -> i
             return _send(command, asked, Path(name))
         with _listening(asked, say) as listener:
             session = WatchSession(Path(name), asked.settings, {} if listener is None else listener.ranks)
+            unhealthy = _unhealthy_hosts(asked)
             job = _start(command, asked, Path(name))
             with _passing_on_signals(job), _metrics(asked, session, say), _live(asked, session) as refresh:
                 try:
                     for _ in _polls(job, listener):
                         for finding in session.poll():
                             _report_finding(asked, session, finding, say, tell)
+                        for line in [] if unhealthy is None else unhealthy.poll(session):
+                            say(f"takeup: {line}")
                         refresh()
                 except Exception as error:  # an error in the watcher must never end the job
                     say(f"takeup no longer watches, the job goes on: {type(error).__name__}: {error}")
@@ -60,6 +64,10 @@ def watch(command: Sequence[str], asked: WatchOptions, say: Say, tell: Say) -> i
         if not asked.quiet:
             say(_summary(session))
         return job.returncode
+
+
+def _unhealthy_hosts(asked: WatchOptions) -> reports.UnhealthyHosts | None:
+    return None if not asked.on_unhealthy else reports.UnhealthyHosts(asked.on_unhealthy, host_name(), asked.act)
 
 
 def _start(command: Sequence[str], asked: WatchOptions, folder: Path) -> subprocess.Popen[bytes]:
@@ -109,20 +117,25 @@ def _report_finding(asked: WatchOptions, session: WatchSession, finding: Finding
         say(f"takeup: {finding.sentence()}")
     if asked.out is not None:
         reports.write_finding(asked.out, finding, session)
-    if asked.on_unhealthy and finding.event.is_slow:
-        try:
-            reports.report_unhealthy(asked.on_unhealthy, finding)
-        except OSError as error:
-            say(f"takeup: {asked.on_unhealthy!r} could not be run: {error.strerror}")
 
 
 def _summary(session: WatchSession) -> str:
     number, num_bad = session.watcher.num_iterations, session.gather.num_bad
     num_events, lost_s = len(session.findings), session.remedies.lost_s
     skipped = f", {num_bad} rows made no sense and were skipped" if num_bad else ""
-    if not session.gather.readers:
-        return "takeup: no rank made a collective call that could be seen"
+    if number == 0:
+        return f"takeup: not watched, because {_why_not(session)}"
     return f"takeup: watched {number} iterations, {num_events} events, {lost_s:.1f} s lost{skipped}"
+
+
+def _why_not(session: WatchSession) -> str:
+    """Why no iteration was counted."""
+    gather = session.gather
+    if not gather.readers:
+        return "no rank made a collective call or sent a message that could be seen"
+    if not gather.is_complete:
+        return f"only {len(gather.readers)} of {gather.num_ranks} ranks made a call; the others were not seen"
+    return f"nothing in the {gather.num_calls} calls of {gather.num_ranks} ranks repeats once per iteration"
 
 
 @contextmanager

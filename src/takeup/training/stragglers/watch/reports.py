@@ -2,11 +2,10 @@
 
 import json
 import shlex
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput
-from takeup.training.stragglers.contract import CallLog, Finding, Operation, SlowdownEvent
+from takeup.training.stragglers.contract import STEP_GROUP, CallLog, Finding, Operation, SlowdownEvent, Suspect
 from takeup.training.stragglers.watch.session import WatchSession
 
 # Calls of ranks as a trace for Perfetto and Chrome: a process per rank, a thread per process group --------------------
@@ -62,7 +61,7 @@ def _names(log: CallLog, event: SlowdownEvent | None) -> list[dict[str, Any]]:
     name = f"rank {log.rank}" + "".join(f" ({each})" for each in blamed)
     found: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": log.rank, "args": {"name": name}}]
     for group, ranks in log.groups.items():
-        label = f"among {', '.join(map(str, ranks))}" if ranks else "messages"
+        label = f"among {', '.join(map(str, ranks))}" if ranks else "steps" if group == STEP_GROUP else "messages"
         thread = {"pid": log.rank, "tid": group % 2**31, "args": {"name": label}}
         found.append({"ph": "M", "name": "thread_name", **thread})
     return found
@@ -95,7 +94,8 @@ def _share_a_group(log: CallLog, rank: int) -> bool:
 
 def _ends(log: CallLog) -> dict[tuple[int, int], int]:
     """End times of collective calls, by group and sequence number."""
-    rows = log.calls[(log.calls["peer"] < 0) & (log.calls["ended_ns"] > 0)]
+    is_collective = (log.calls["peer"] < 0) & (log.calls["operation"] != Operation.STEP)
+    rows = log.calls[is_collective & (log.calls["ended_ns"] > 0)]
     keys = zip(rows["group"].tolist(), rows["number"].tolist(), strict=True)
     return dict(zip(keys, rows["ended_ns"].tolist(), strict=True))
 
@@ -188,19 +188,52 @@ def serve_metrics(port: int, page: Callable[[], str]) -> ThreadingHTTPServer:
 
 # Report to the cluster scheduler --------------------------------------------------------------------------------------
 
+NUM_TO_CONFIRM = 32  # further iterations in which a rank must stay slow, unless tests in a pause have confirmed it
 
-def report_unhealthy(command: str, finding: Finding, hosts: Sequence[str] = ()) -> list[list[str]]:
-    """Run the user's command for every slow rank, with {rank}, {host}, {kind} and {factor} filled in."""
-    run = []
-    for suspect in finding.event.suspects:
-        for rank in suspect.ranks:
-            host = hosts[rank] if rank < len(hosts) else socket.gethostname()
-            values = {"rank": rank, "host": host, "kind": suspect.kind, "factor": f"{suspect.factor:.2f}"}
-            run.append([_filled(word, values) for word in shlex.split(command)])
-    for words in run:
-        program = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+
+@dataclass(slots=True)
+class UnhealthyHosts:
+    """Hosts of ranks that are confirmed to compute slowly, each reported once; `here` is never acted on.
+
+    Links and busy machines are no reason to take a host away. Without `may_run`, commands are only printed.
+    """
+
+    command: str
+    here: str
+    may_run: bool = False
+    _since: dict[int, int] = field(default_factory=dict)  # by rank: the iteration when it was first named
+    _handled: set[int] = field(default_factory=set)
+
+    def poll(self, session: WatchSession) -> list[str]:
+        """What to print; commands that may run are started."""
+        slow = {each.ranks[0]: each for each in session.remedies.slow if each.kind == "compute"}
+        number = session.watcher.num_iterations
+        self._since = {rank: self._since.get(rank, number) for rank in slow}
+        latest = session.findings[-1].confirmed if session.findings else None
+        tested = set() if latest is None else set(latest.slow_ranks)
+        due = {rank for rank in slow if rank in tested or number - self._since[rank] >= NUM_TO_CONFIRM}
+        new, self._handled = sorted(due - self._handled), self._handled | due
+        return [self._report(slow[rank], getattr(session.gather.readers[rank], "host", self.here)) for rank in new]
+
+    def _report(self, suspect: Suspect, host: str) -> str:
+        if host in ("", self.here):
+            where = "on the machine of this watcher" if host else "on a machine of unknown name"
+            return f"{suspect}, confirmed, {where}, for which {shlex.split(self.command)[0]!r} is not run"
+        words = command_for(self.command, suspect, host)
+        if not self.may_run:
+            return f"{suspect}, confirmed, on {host}; would run {shlex.join(words)} (add --act to run it)"
+        try:
+            program = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            return f"{words[0]!r} could not be run for {host}: {error.strerror}"
         threading.Thread(target=program.wait, daemon=True).start()  # to reap the process
-    return run
+        return f"{suspect}, confirmed, on {host}; ran {shlex.join(words)}"
+
+
+def command_for(command: str, suspect: Suspect, host: str) -> list[str]:
+    """The words of the user's command, with {rank}, {host}, {kind} and {factor} filled in; never a shell."""
+    values = {"rank": suspect.ranks[0], "host": host, "kind": suspect.kind, "factor": f"{suspect.factor:.2f}"}
+    return [_filled(word, values) for word in shlex.split(command)]
 
 
 def _filled(word: str, values: dict[str, Any]) -> str:

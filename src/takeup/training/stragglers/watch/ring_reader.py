@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.errors import BadTrace
-from takeup.training.stragglers.contract import CALL, CallLog, Operation
+from takeup.training.stragglers.contract import CALL, STEP_GROUP, CallLog, Operation
 from takeup.training.stragglers.watch import ring
 
 # The reading end of a ring buffer: complete rows, each once, in order -------------------------------------------------
@@ -213,6 +213,8 @@ def logs_of(calls: Mapping[int, Calls], places: Mapping[int, Mapping[int, GroupP
         placed = _placed(rows, members)
         unplaced += len(rows) - len(placed)
         groups = {group: tuple(sorted(members[group].values())) for group in places[rank] if group in members}
+        if (placed["operation"] == Operation.STEP).any():
+            groups[STEP_GROUP] = ()
         logs.append(CallLog(rank, placed, groups))
     return logs, unplaced
 
@@ -230,6 +232,7 @@ def _placed(rows: Calls, members: Mapping[int, Mapping[int, int]]) -> Calls:
     """The calls whose group and peer are known, with the global rank of the peer."""
     kept = rows.copy()
     keep = np.ones(len(rows), np.bool_)
+    members = {**members, STEP_GROUP: {}}
     for group, peer in {(int(row["group"]), int(row["peer"])) for row in np.unique(rows[["group", "peer"]])}:
         at = (rows["group"] == group) & (rows["peer"] == peer)
         rank = peer if peer < 0 and group in members else members.get(group, {}).get(peer)
