@@ -49,7 +49,7 @@ class Job:
     """What was asked for. Below one GPU per worker, a worker shares a GPU with others.
 
     `guarantee_h` is the promise a spot job asks for; 0 asks for none. `checkpoint_s` is the time between checkpoints,
-    inf for a job that loses everything when it is evicted.
+    inf for a job that loses everything when it is evicted. `only_nodes` are the nodes that it may use; None for all.
     """
 
     id: str
@@ -61,6 +61,7 @@ class Job:
     submit_s: float = 0.0
     guarantee_h: float = 1.0
     checkpoint_s: float = 3600.0
+    only_nodes: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.gpus_per_worker) and self.gpus_per_worker > 0):

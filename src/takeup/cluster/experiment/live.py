@@ -83,8 +83,7 @@ def run_engine(scenario: ClusterScenario, quiet: bool, tell: Tell | None = None)
         try:
             work.go()
         finally:
-            with suppress(AttributeError):
-                work.engine.close()
+            work.close()
     return work.report()
 
 
@@ -167,6 +166,13 @@ class _LiveRun:
             if left_s <= 0:
                 return
             self.engine.wait_for_change(min(self.loop.period_s, left_s))
+
+    def close(self) -> None:
+        """Close the engine if it can be closed; a failure is part of the report."""
+        try:
+            getattr(self.engine, "close", lambda: None)()
+        except TakeupError as error:
+            self._complain(str(error))
 
     def report(self) -> Report:
         """What was decided, what the cluster looks like now, and what went wrong."""

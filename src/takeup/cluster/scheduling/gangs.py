@@ -71,8 +71,9 @@ def best_victims(state: State, job: Job, rules: SchedulerRules, budget_s: float 
     snapshot = from_state(state, job.pool, rules)
     spot = [run for run in _evictable(state, job.pool, rules) if run.job.gpus_per_worker >= 1]
     nodes, asked = snapshot.fleet.nodes, int(job.gpus_per_worker)
-    idle = np.where(nodes["healthy"] > 0, np.maximum(nodes["free"] - nodes["reserved"], 0), 0)
-    place = {name: number for number, name in enumerate(snapshot.nodes) if nodes["healthy"][number]}
+    usable = (nodes["healthy"] > 0) & [job.only_nodes is None or name in job.only_nodes for name in snapshot.nodes]
+    idle = np.where(usable, np.maximum(nodes["free"] - nodes["reserved"], 0), 0)
+    place = {name: number for number, name in enumerate(snapshot.nodes) if usable[number]}
     held = _held(spot, place, len(idle))
     rows = np.flatnonzero(idle + held.sum(axis=1) >= asked)
     columns = np.flatnonzero(held.tocsr()[rows].sum(axis=0))

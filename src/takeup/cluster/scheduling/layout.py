@@ -2,8 +2,9 @@
 
 GPUs are counted in thousandths where they can be shared (`milli`), and whole otherwise. A GPU is *shared* while some
 worker that asked for less than a whole one sits on it; it then has a slot of its node in `share_room_milli`. Workers
-on a node form a linked list. `left_nodes` are those that evicted workers left since the log was begun. `mark` of a job
-and `gain` and `taken` of a node are notes of a plan under way.
+on a node form a linked list. A job with a `mask` may use only the nodes of that row of `masks`; -1 stands for all.
+`left_nodes` are those that evicted workers left since the log was begun. `mark` of a job and `gain` and `taken` of a
+node are notes of a plan under way.
 """
 
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.model import Kind
-from takeup.core.arrays import Floats, Ints
+from takeup.core.arrays import Bools, Floats, Ints
 
 Records = npt.NDArray[np.void]
 
@@ -27,7 +28,7 @@ JOB = np.dtype([
     (name, np.int64)
     for name in (
         "kind", "organisation", "gpus", "milli", "workers", "first_worker", "running", "grade", "place",
-        "num_evictions", "mark", "nominated", "leaving_for", "waiting",
+        "num_evictions", "mark", "nominated", "leaving_for", "waiting", "mask",
     )
 ] + [
     (name, np.float64)
@@ -75,6 +76,7 @@ class Fleet(NamedTuple):
     planned: Ints
     scratch: Ints
     prices: Floats
+    masks: Bools
 
 
 def job_records(jobs: JobArrays) -> Records:
@@ -85,7 +87,7 @@ def job_records(jobs: JobArrays) -> Records:
     records["milli"] = np.maximum(1, np.rint(jobs.gpus * 1000))
     records["gpus"] = np.where(records["milli"] >= 1000, records["milli"] // 1000, 0)
     records["first_worker"] = np.cumsum(jobs.workers) - jobs.workers
-    records["place"] = records["nominated"] = records["leaving_for"] = -1
+    records["place"] = records["nominated"] = records["leaving_for"] = records["mask"] = -1
     records["evicted_s"], records["first_save_s"] = -np.inf, np.inf
     return records
 
@@ -109,7 +111,7 @@ def empty_fleet(node_gpus: npt.ArrayLike, jobs: JobArrays, healthy: npt.ArrayLik
     totals[ALL_GPUS] = totals[FREE_GPUS] = nodes["size"].sum()
     return Fleet(
         nodes, records, workers, room, high, high_queue, spot_queue, running, totals, log, left, planned,
-        scratch, prices,
+        scratch, prices, np.ones((1, len(nodes)), np.bool_),
     )  # fmt: skip
 
 

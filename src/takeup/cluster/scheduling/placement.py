@@ -9,7 +9,14 @@ other nodes stay whole or can be emptied. `FRAGMENT` raises the GPUs that a typi
 
 import numpy as np
 
-from takeup.cluster.scheduling.counters import available, fragmentation, fullest_fit, place_worker, remove_worker
+from takeup.cluster.scheduling.counters import (
+    available,
+    fragmentation,
+    fullest_fit,
+    may_use,
+    place_worker,
+    remove_worker,
+)
 from takeup.cluster.scheduling.layout import ALL_GPUS, FREE_GPUS, HIGH_GPUS, NUM_RUNNING, SHARE_ROOM_MILLI, Fleet
 from takeup.cluster.scheduling.rules import (
     BEST_FIT,
@@ -58,7 +65,7 @@ def find_node(fleet: Fleet, job: int, rule: int) -> int:
     asked = fleet.jobs[job].gpus
     if asked == 0:
         if fleet.totals[SHARE_ROOM_MILLI] >= fleet.jobs[job].milli:
-            node = _fullest_shared(fleet, fleet.jobs[job].milli)
+            node = _fullest_shared(fleet, job)
             if node >= 0:
                 return node
         asked = 1
@@ -67,7 +74,7 @@ def find_node(fleet: Fleet, job: int, rule: int) -> int:
     best, lowest = -1, np.inf
     for node in range(len(fleet.nodes)):
         idle = available(fleet, node)
-        if idle >= asked:
+        if idle >= asked and may_use(fleet, job, node):
             score = _score(fleet, node, job, idle, rule)
             if score < lowest:
                 best, lowest = node, score
@@ -75,12 +82,12 @@ def find_node(fleet: Fleet, job: int, rule: int) -> int:
 
 
 @inner
-def _fullest_shared(fleet: Fleet, milli: int) -> int:
-    best, least = -1, 1000
+def _fullest_shared(fleet: Fleet, job: int) -> int:
+    best, least, milli = -1, 1000, fleet.jobs[job].milli
     for node in range(len(fleet.nodes)):
         it = fleet.nodes[node]
         has_shared_room = 1000 * (it.size - it.free) - it.high_milli - it.spot_milli >= milli
-        if it.healthy and has_shared_room:
+        if it.healthy and has_shared_room and may_use(fleet, job, node):
             slot = fullest_fit(fleet, node, milli)
             if slot >= 0 and fleet.share_room_milli[node, slot] < least:
                 best, least = node, fleet.share_room_milli[node, slot]
@@ -88,14 +95,14 @@ def _fullest_shared(fleet: Fleet, milli: int) -> int:
 
 
 @inner
-def num_slots(fleet: Fleet, asked: int, enough: int) -> int:
-    """How many workers of `asked` whole GPUs fit now; counting stops at `enough`."""
-    count = 0
+def _num_slots(fleet: Fleet, job: int) -> int:
+    """How many workers of a job of whole GPUs fit now; counting stops when there are enough."""
+    count, asked = 0, fleet.jobs[job].gpus
     for node in range(len(fleet.nodes)):
         idle = available(fleet, node)
-        if idle >= asked:
+        if idle >= asked and may_use(fleet, job, node):
             count += idle // asked
-            if count >= enough:
+            if count >= fleet.jobs[job].workers:
                 break
     return count
 
@@ -106,7 +113,7 @@ def place_gang(fleet: Fleet, job: int, rule: int) -> bool:
     it = fleet.jobs[job]
     if fleet.totals[FREE_GPUS] < it.gpus * it.workers:
         return False
-    if it.gpus > 0 and it.workers > 1 and num_slots(fleet, it.gpus, it.workers) < it.workers:
+    if it.gpus > 0 and it.workers > 1 and _num_slots(fleet, job) < it.workers:
         return False
     for worker in range(it.first_worker, it.first_worker + it.workers):
         node = find_node(fleet, job, rule)
@@ -140,25 +147,25 @@ def plan_gang(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bo
     asked = max(1, it.gpus)
     if fleet.totals[ALL_GPUS] - fleet.totals[HIGH_GPUS] < asked * it.workers:
         return False
-    if _num_possible(fleet, asked, it.workers) < it.workers:
+    if _num_possible(fleet, job, asked) < it.workers:
         return False
     if rules.victims == NEWEST:
-        done = _plan_newest(fleet, it.workers, asked, now_s, rules)
+        done = _plan_newest(fleet, job, asked, now_s, rules)
     else:
-        done = _plan_nodes(fleet, it.workers, asked, now_s, rules)
+        done = _plan_nodes(fleet, job, asked, now_s, rules)
         if done and rules.victims == CHEAPEST and it.workers > 1:
-            _put_back_unneeded(fleet, it.workers, asked, now_s, rules)
+            _put_back_unneeded(fleet, job, asked, now_s, rules)
     if not done:
         clear_plan(fleet)
     return done
 
 
 @inner
-def _num_possible(fleet: Fleet, asked: int, enough: int) -> int:
+def _num_possible(fleet: Fleet, job: int, asked: int) -> int:
     count = 0
     for node in range(len(fleet.nodes)):
-        count += max(0, room_in_plan(fleet, node)) // asked
-        if count >= enough:
+        count += max(0, room_in_plan(fleet, node)) // asked if may_use(fleet, job, node) else 0
+        if count >= fleet.jobs[job].workers:
             break
     return count
 
@@ -174,11 +181,11 @@ def clear_plan(fleet: Fleet) -> None:
 
 
 @inner
-def _plan_nodes(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
+def _plan_nodes(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
     for node in range(len(fleet.nodes)):
         fleet.nodes[node].stale = 1
-    for worker in range(num_workers):
-        node = _best_node(fleet, asked, now_s, rules)
+    for worker in range(fleet.jobs[job].workers):
+        node = _best_node(fleet, job, asked, now_s, rules)
         if node < 0:
             return False
         count, _first, _second = choose(fleet, node, asked, now_s, rules)
@@ -192,10 +199,12 @@ def _plan_nodes(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules:
 
 
 @inner
-def _best_node(fleet: Fleet, asked: int, now_s: float, rules: SchedulerRules) -> int:
+def _best_node(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> int:
     best, lowest, lowest_second = -1, np.inf, np.inf
     for node in range(len(fleet.nodes)):
         it = fleet.nodes[node]
+        if not may_use(fleet, job, node):
+            continue
         if it.stale == 1:
             count, it.price, it.second = choose(fleet, node, asked, now_s, rules)
             unmark(fleet, count)
@@ -225,47 +234,47 @@ def _put_back(fleet: Fleet, victim: int) -> None:
 
 
 @inner
-def _fits(fleet: Fleet, num_workers: int, asked: int) -> bool:
+def _fits(fleet: Fleet, job: int, asked: int) -> bool:
     count = 0
     for node in range(len(fleet.nodes)):
-        count += max(0, idle_in_plan(fleet, node)) // asked
-        if count >= num_workers:
+        count += max(0, idle_in_plan(fleet, node)) // asked if may_use(fleet, job, node) else 0
+        if count >= fleet.jobs[job].workers:
             return True
     return False
 
 
 @inner
-def _plan_newest(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
+def _plan_newest(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
     starts = np.empty(fleet.totals[NUM_RUNNING])
     jobs = np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
     for place in range(len(jobs)):
         starts[place] = -fleet.jobs[jobs[place]].start_s
     order = jobs[np.argsort(starts, kind="mergesort")]
     num_looked = 0
-    while num_looked < len(order) and not _fits(fleet, num_workers, asked):
+    while num_looked < len(order) and not _fits(fleet, job, asked):
         if is_evictable(fleet, order[num_looked], now_s, rules):
             _agree(fleet, order[num_looked])
         num_looked += 1
-    if not _fits(fleet, num_workers, asked):
+    if not _fits(fleet, job, asked):
         return False
     for place in range(num_looked - 1, -1, -1):
         if fleet.jobs[order[place]].mark == AGREED:
-            _put_back_if_spare(fleet, order[place], num_workers, asked)
-    _seat_tightly(fleet, num_workers, asked)
+            _put_back_if_spare(fleet, order[place], job, asked)
+    _seat_tightly(fleet, job, asked)
     return True
 
 
 @inner
-def _put_back_if_spare(fleet: Fleet, victim: int, num_workers: int, asked: int) -> bool:
+def _put_back_if_spare(fleet: Fleet, victim: int, job: int, asked: int) -> bool:
     _put_back(fleet, victim)
-    if _fits(fleet, num_workers, asked):
+    if _fits(fleet, job, asked):
         return True
     _agree(fleet, victim)
     return False
 
 
 @inner
-def _put_back_unneeded(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: SchedulerRules) -> None:
+def _put_back_unneeded(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> None:
     """Spare victims that later ones made redundant, most expensive first; then place the gang on the tightest nodes."""
     for node in range(len(fleet.nodes)):
         fleet.nodes[node].taken = 0
@@ -276,9 +285,9 @@ def _put_back_unneeded(fleet: Fleet, num_workers: int, asked: int, now_s: float,
     order = victims[np.argsort(costs, kind="mergesort")]
     num_spared = 0
     for place in range(len(order)):
-        num_spared += _put_back_if_spare(fleet, order[place], num_workers, asked)
+        num_spared += _put_back_if_spare(fleet, order[place], job, asked)
     if num_spared > 0:
-        _seat_tightly(fleet, num_workers, asked)
+        _seat_tightly(fleet, job, asked)
 
 
 @inner
@@ -294,18 +303,18 @@ def agreed_victims(fleet: Fleet) -> Ints:
 
 
 @inner
-def _seat_tightly(fleet: Fleet, num_workers: int, asked: int) -> None:
-    for worker in range(num_workers):
-        node = _tightest(fleet, asked)
+def _seat_tightly(fleet: Fleet, job: int, asked: int) -> None:
+    for worker in range(fleet.jobs[job].workers):
+        node = _tightest(fleet, job, asked)
         fleet.nodes[node].taken += asked
         fleet.planned[worker] = node
 
 
 @inner
-def _tightest(fleet: Fleet, asked: int) -> int:
+def _tightest(fleet: Fleet, job: int, asked: int) -> int:
     best, least = -1, 1_000_000
     for node in range(len(fleet.nodes)):
         idle = idle_in_plan(fleet, node)
-        if asked <= idle < least:
+        if asked <= idle < least and may_use(fleet, job, node):
             best, least = node, idle
     return best

@@ -86,10 +86,11 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
             outcome = NOT_ALLOWED  # what is held only grows while a queue is served
         elif not is_hopeless and it.nominated < 0:
             outcome = _try(fleet, job, now_s, hours, quota_gpus, rules)
-            if outcome == NO_ROOM and it.gpus > 0:
+            is_general = outcome == NO_ROOM and it.mask < 0  # one with a mask may have failed for its nodes only
+            if is_general and it.gpus > 0:
                 for larger in range(level, len(fewest_failed)):
                     fewest_failed[larger] = min(fewest_failed[larger], it.workers)
-            elif outcome == NO_ROOM and it.workers == 1:
+            elif is_general and it.workers == 1:
                 least_share_failed = min(least_share_failed, it.milli)
             elif outcome == NOT_ALLOWED and is_spot and not rules.opportunistic:
                 if it.guarantee_h != refused_h:

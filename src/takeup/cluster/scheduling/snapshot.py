@@ -57,6 +57,7 @@ def from_state(state: State, pool: str, rules: SchedulerRules) -> PoolSnapshot:
     fleet = layout.empty_fleet([node.num_gpus for node in nodes], _columns(jobs), [node.healthy for node in nodes])
     number_of = {node.name: number for number, node in enumerate(nodes)}
     numbers = {job.id: number for number, job in enumerate(jobs)}
+    fleet = _with_masks(fleet, jobs, number_of)
     _resume(fleet, list(runs.values()), numbers, number_of)
     _queue(fleet, list(waits.values()), numbers, rules)
     for name in (name for name in waits if state.nominations.get(name)):
@@ -64,6 +65,16 @@ def from_state(state: State, pool: str, rules: SchedulerRules) -> PoolSnapshot:
     if rules.score == PACKED and state.evictions:
         _note_calm(fleet, state, number_of)
     return PoolSnapshot(fleet, tuple(jobs), tuple(node.name for node in nodes))
+
+
+def _with_masks(fleet: Fleet, jobs: Sequence[Job], number_of: Mapping[str, int]) -> Fleet:
+    """The fleet with a row of `masks` for each set of nodes that jobs are limited to."""
+    limits = list(dict.fromkeys(job.only_nodes for job in jobs if job.only_nodes is not None))
+    if not limits:
+        return fleet
+    masks = np.array([[name in names for name in number_of] for names in limits], np.bool_)
+    fleet.jobs["mask"] = [-1 if job.only_nodes is None else limits.index(job.only_nodes) for job in jobs]
+    return fleet._replace(masks=masks)
 
 
 def _resume(fleet: Fleet, runs: list[Run], numbers: Mapping[str, int], number_of: Mapping[str, int]) -> None:

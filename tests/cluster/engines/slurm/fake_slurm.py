@@ -29,6 +29,8 @@ class FakeSlurm:
     jobs: dict[str, Row] = field(default_factory=dict)
     node_states: dict[str, str] = field(default_factory=dict)
     node_models: dict[str, str] = field(default_factory=dict)
+    partitions: dict[str, list[str]] = field(default_factory=dict)
+    features: dict[str, str] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)  # of one job each, where a command names several
@@ -57,7 +59,8 @@ class FakeSlurm:
             "required_nodes": "",
             "gres_detail": [],
             "comment": "",
-            "admin_comment": "",
+            "admin_comment": "takeup gate",
+            "state_reason": "JobHeldUser",
             **fields,
         }
         return name
@@ -122,6 +125,7 @@ class FakeSlurm:
             "update": self._update,
             "release": self._release,
             "hold": self._hold,
+            "uhold": self._hold,
             "requeuehold": self._requeue,
         }
         self.changes.append(" ".join((program, *rest)))
@@ -152,13 +156,15 @@ class FakeSlurm:
     def _hold(self, rest: list[str]) -> CommandResult:
         if self.jobs[rest[1]]["job_state"] != "PENDING":
             return CommandResult(1, "", "Job has already finished")
-        self.jobs[rest[1]]["priority"] = 0
+        reason = "JobHeldAdmin" if rest[0] == "hold" else "JobHeldUser"
+        self.jobs[rest[1]].update(priority=0, state_reason=reason)
         return CommandResult(0, "")
 
     def _requeue(self, rest: list[str]) -> CommandResult:
         row = self.jobs[rest[2]]
         if row["job_state"] == "RUNNING":
-            row.update(job_state="COMPLETING", priority=0, restart_cnt=row["restart_cnt"] + 1)
+            row.update(job_state="COMPLETING", priority=0, state_reason="JobHeldUser")
+            row["restart_cnt"] += 1
             row["eligible_time"] = int(self.now_s) + 121
         return CommandResult(0, "")
 
@@ -173,4 +179,5 @@ class FakeSlurm:
     def _node(self, number: int) -> Row:
         name = f"n{number}"
         gres = f"gpu:{self.node_models.get(name, 'a100')}:8"
-        return {"name": name, "gres": gres, "state": self.node_states.get(name, "idle"), "state_flags": []}
+        row = {"name": name, "gres": gres, "state": self.node_states.get(name, "idle"), "state_flags": []}
+        return row | {"partitions": self.partitions.get(name, ["all"]), "active_features": self.features.get(name, "")}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 import pytest
 
 from cluster.engines.slurm.fake_slurm import FakeSlurm, Killed
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.engines import ENGINES, find_engine
 from takeup.cluster.engines.slurm import Slurm, SlurmDown, SlurmEngine, StaleState
 from takeup.cluster.model import Evict, Grade, Hold, Job, Kind, Node, Quota, Run, SetQuota, Start, Waiting
-from takeup.errors import BadInput, TakeupError
+from takeup.cluster.policies import find_policy
+from takeup.errors import BadInput, OutputFailed, TakeupError
 
 Clock = Callable[[], float]
 
@@ -318,7 +322,7 @@ def test_all_who_make_room_are_asked_at_once_and_one_that_did_not_start_is_merel
     engine.apply(start(high, "n0", grade=Grade.HIGH))
 
     middle = fake.commands[1:-1]
-    assert middle == [f"scontrol hold {waiting}", f"scontrol requeuehold Incomplete {' '.join(runs)}"]
+    assert middle == [f"scontrol uhold {waiting}", f"scontrol requeuehold Incomplete {' '.join(runs)}"]
 
 
 def test_evictions_in_which_a_controller_was_killed_are_ended_by_the_next_one(tmp_path: Path) -> None:
@@ -642,3 +646,180 @@ def test_a_slurm_that_is_away_is_asked_less_and_less_often_and_found_again() -> 
     assert gaps[:6] == [1, 2, 4, 8, 16, 32]
     assert set(gaps[6:]) == {60}
     assert engine.observe().nodes
+
+
+def test_an_eviction_that_was_refused_by_a_full_disk_never_happens_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeSlurm(num_nodes=2)
+    job = fake.run("spot", 8, "n0")
+    engine = engine_of(fake, tmp_path / "journal")
+    engine.observe()
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputFailed):
+        engine.apply(evict(job))
+    monkeypatch.undo()
+    engine.close()
+    fake.tick()
+
+    again = engine_of(fake, tmp_path / "journal")
+    again.observe()
+    again.close()
+    assert fake.jobs[job]["job_state"] == "RUNNING"
+    assert not any("requeuehold" in command for command in fake.commands)
+
+
+# Holds of others ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_an_operator_holds_is_never_released() -> None:
+    fake = FakeSlurm()
+    gated = fake.submit("spot", 2)
+    fake.submit("spot", 2, state_reason="JobHeldAdmin")
+    fake.submit("hp", 2, admin_comment="")  # sbatch --hold: the gate did not hold it
+    engine = engine_of(fake)
+
+    state = engine.observe()
+
+    assert [it.job.id for it in state.waiting] == [gated]
+    assert engine.skipped == {"jobs that an operator or their owner holds": 2}
+
+
+def test_a_job_that_an_operator_requeued_and_held_stays_held(tmp_path: Path) -> None:
+    fake = FakeSlurm()
+    ours, theirs = fake.submit("spot", 2), fake.submit("spot", 2)
+    engine = engine_of(fake, tmp_path / "journal")
+    engine.observe()
+    for name in (ours, theirs):
+        engine.apply(start(name, "n0"))
+    fake.tick()
+    engine.observe()
+    engine.apply(evict(ours))
+    fake(["scontrol", "requeuehold", theirs, theirs])
+    fake.tick(130.0)
+
+    waiting = [[it.job.id for it in engine.observe().waiting]]
+    engine.close()
+    again = engine_of(fake, tmp_path / "journal")
+    waiting.append([it.job.id for it in again.observe().waiting])
+    again.close()
+
+    assert waiting == [[ours], [ours]]
+
+
+def test_a_job_that_its_owner_held_after_its_release_stays_held() -> None:
+    fake = FakeSlurm()
+    job = fake.submit("spot", 8)
+    engine = engine_of(fake)
+    engine.observe()
+    engine.apply(start(job, "n0"))
+    fake.tick()
+    engine.observe()
+    fake.jobs[job].update(job_state="PENDING", nodes="", priority=0, restart_cnt=1, required_nodes="")
+
+    assert engine.observe().waiting == ()
+
+
+# Where a job may run --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes"),
+    [
+        ({"partition": "small"}, {"n0"}),
+        ({"partition": "small,all"}, None),
+        ({"features": "ib"}, {"n1", "n2"}),
+        ({"features": "ib&fast|old"}, {"n2", "n3"}),
+        ({"excluded_nodes": "n[0-2]"}, {"n3"}),
+        ({"required_nodes": "n2"}, {"n2"}),
+        ({"partition": "small", "required_nodes": "n0,n1"}, {"n0"}),
+    ],
+)
+def test_a_job_waits_for_the_nodes_that_slurm_would_give_it(fields: dict[str, str], nodes: set[str] | None) -> None:
+    fake = FakeSlurm(partitions={"n0": ["small", "all"]}, features={"n1": "ib", "n2": "ib,fast", "n3": "old"})
+    fake.submit("hp", 8, **fields)
+
+    (wait,) = engine_of(fake).observe().waiting
+
+    assert wait.job.only_nodes == nodes
+
+
+@pytest.mark.parametrize("fields", [{"features": "[ib*2]"}, {"partition": "other"}, {"resv_name": "maintenance"}])
+def test_a_job_that_no_node_can_take_is_left_alone(fields: dict[str, str]) -> None:
+    fake = FakeSlurm(partitions={f"n{number}": ["all"] for number in range(4)})
+    fake.submit("hp", 8, **fields)
+
+    assert engine_of(fake).observe().waiting == ()
+
+
+def test_nothing_is_evicted_for_a_job_on_nodes_that_it_may_not_use() -> None:
+    fake = FakeSlurm(num_nodes=2, partitions={"n0": ["small", "all"]})
+    victims = [fake.run("spot_idle", 8, name) for name in ("n0", "n1")]
+    fake.submit("hp", 8, partition="small")
+    fake.submit("hp", 8, partition="small", excluded_nodes="n0")
+    state = engine_of(fake).observe()
+
+    decisions = find_policy("gfs", StaticQuota(0.0)).decide(state)
+
+    assert [it.job_id for it in decisions if isinstance(it, Evict)] == victims[:1]
+    assert [it.nodes for it in decisions if isinstance(it, Start)] == [("n0",)]
+
+
+def test_the_nodes_that_an_owner_named_hold_after_an_eviction() -> None:
+    fake = FakeSlurm()
+    job = fake.submit("spot", 2, required_nodes="n1,n2")
+    engine = engine_of(fake)
+    engine.observe()
+    engine.apply(start(job, "n2"))
+    fake.tick()
+    engine.observe()
+    engine.apply(evict(job))
+    fake.tick(130.0)
+
+    (wait,) = engine.observe().waiting
+
+    assert wait.job.only_nodes == {"n1", "n2"}
+    with pytest.raises(BadInput, match="cannot run on n3"):
+        engine.apply(start(job, "n3"))
+
+
+def test_a_job_that_wants_its_node_for_itself_asks_for_all_of_its_gpus() -> None:
+    fake = FakeSlurm()
+    fake.submit("hp", 2, shared="none")
+
+    (wait,) = engine_of(fake).observe().waiting
+
+    assert wait.job.gpus_per_worker == 8
+
+
+def test_no_more_tasks_of_an_array_wait_than_its_limit_leaves() -> None:
+    fake = FakeSlurm()
+    fake.submit("spot", 1, array_job_id=1, array_task_string="0-5%2", array_max_tasks=2)
+
+    state = engine_of(fake).observe()
+
+    assert [it.job.id for it in state.waiting] == ["1_0", "1_1"]
+
+
+# Clocks that are set --------------------------------------------------------------------------------------------------
+
+
+def test_a_wall_clock_set_forward_does_not_shorten_a_notice() -> None:
+    fake, ahead_s = FakeSlurm(), 0.0
+    job, high = fake.run("spot", 8, "n0", comment="takeup notice=USR1"), fake.submit("hp", 8)
+    engine = SlurmEngine(slurm=Slurm(fake), wall=lambda: fake.now_s + ahead_s, monotonic=lambda: fake.now_s)
+    engine.observe()
+    engine.apply(evict(job, high, notice_s=120.0))
+    ahead_s = 3600.0
+
+    fake.tick(2.0)
+    engine.observe()
+    before = fake.jobs[job]["job_state"]
+    fake.tick(120.0)
+    engine.observe()
+
+    assert (before, fake.jobs[job]["job_state"]) == ("RUNNING", "COMPLETING")

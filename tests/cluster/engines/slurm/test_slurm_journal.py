@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -108,3 +112,92 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(OutputFailed, match="cannot keep a journal"):
         Journal(tmp_path / "file" / "journal")
+
+
+# Disks that fail ------------------------------------------------------------------------------------------------------
+
+
+class FailingDisk:
+    """Makes the n-th system call that a journal needs fail; a short write leaves half of the data."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fail_at: int, code: int, *, cannot_cut: bool = False) -> None:
+        self.num_calls, self.fail_at, self.code = 0, fail_at, code
+        for name in ("write", "fsync"):
+            monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+        if cannot_cut:
+            monkeypatch.setattr(os, "ftruncate", self._refuse)
+
+    def _wrapped(self, name: str, call: Callable[..., int]) -> Callable[..., Any]:
+        def wrapped(file: int, *data: bytes) -> Any:
+            self.num_calls += 1
+            if self.num_calls != self.fail_at:
+                return call(file, *data)
+            if name == "write":
+                call(file, data[0][: len(data[0]) // 2])
+            return self._refuse()
+
+        return wrapped
+
+    def _refuse(self, *_: object) -> None:
+        raise OSError(self.code, os.strerror(self.code))
+
+
+def write_twenty(path: Path) -> list[int]:
+    """Twenty entries, some together; the numbers of those that were not refused."""
+    acknowledged: list[int] = []
+    with Journal(path) as journal:
+        for number in range(0, 20, 2):
+            with suppress(OutputFailed):
+                journal.write({"number": number}, {"number": number + 1}, is_urgent=number % 4 == 0)
+                acknowledged += [number, number + 1]
+    return acknowledged
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("fail_at", range(1, 16))
+def test_an_entry_that_was_refused_is_never_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int, code: int
+) -> None:
+    disk = FailingDisk(monkeypatch, fail_at, code)
+    acknowledged = write_twenty(tmp_path / "journal")
+
+    assert disk.num_calls >= fail_at
+    assert [entry["number"] for entry in entries_of(tmp_path / "journal")] == acknowledged  # type: ignore[index]
+    assert len(acknowledged) == 18
+
+
+def test_a_disk_that_cannot_even_be_cut_back_refuses_all_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FailingDisk(monkeypatch, 2, errno.EIO, cannot_cut=True)
+    journal = Journal(tmp_path / "journal")
+
+    for _ in range(3):
+        with pytest.raises(OutputFailed, match="nothing is done unwritten"):
+            journal.write({"do": "evict"})
+    with pytest.raises(OutputFailed, match="an entry that was refused"):
+        journal.close()
+
+
+def test_the_lock_is_released_even_if_closing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FailingDisk(monkeypatch, 2, errno.ENOSPC, cannot_cut=True)
+    journal = Journal(tmp_path / "journal")
+    with pytest.raises(OutputFailed):
+        journal.write({"do": "evict"})
+    with pytest.raises(OutputFailed):
+        journal.close()
+    monkeypatch.undo()
+
+    with Journal(tmp_path / "journal") as again:
+        again.write({"do": "start"})
+
+
+def test_a_journal_that_cannot_be_shortened_goes_on_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        journal.write({"number": 1})
+        FailingDisk(monkeypatch, 1, errno.ENOSPC)
+        with pytest.raises(OutputFailed):
+            journal.shorten([])
+        journal.write({"number": 2})
+
+    assert entries_of(tmp_path / "journal") == ({"number": 1}, {"number": 2})

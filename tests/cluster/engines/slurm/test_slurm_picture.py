@@ -30,7 +30,7 @@ HELD = JobRow(
     start_s=0.0,
     eligible_s=0.0,
     num_restarts=0,
-    comments=("", ""),
+    comments=("takeup gate", ""),
 )
 RUNNING = replace(HELD, status=JobStatus.RUNNING, nodes=("n0",), gpus_on=(2,))
 
@@ -53,7 +53,8 @@ def test_whoever_names_no_model_among_several_is_left_out() -> None:
 
 
 def test_whoever_ran_before_stays_with_the_model_it_had() -> None:
-    (wait,) = drawn(replace(HELD, ask=GpuRequest("", 2, 1, is_apart=True), required_nodes=("n2",))).state.waiting
+    evicted = replace(HELD, ask=GpuRequest("", 2, 1, is_apart=True), required_nodes=("n2",), num_restarts=1)
+    (wait,) = drawn(evicted, ledger=SlurmLedger(held={"1": 1})).state.waiting
 
     assert wait.job.pool == "h800"
 

@@ -147,7 +147,7 @@ def test_without_details_gpus_are_spread_evenly() -> None:
 def test_a_node_has_a_model_and_a_number_of_gpus() -> None:
     rows = json.loads((RECORDED / "sinfo.json").read_text("utf-8"))["nodes"]
 
-    assert read_node(rows[0]) == NodeRow("n0", "a100", 8, is_fit=True)
+    assert read_node(rows[0]) == NodeRow("n0", "a100", 8, True, ("all",))
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,8 @@ class Slurm:
         self._do("scontrol", "requeuehold", "Incomplete", *jobs)
 
     def hold(self, job: str) -> None:
-        """Do not start a job that waits."""
-        self._do("scontrol", "hold", job)
+        """Do not start a job that waits; an operator's own hold shows as JobHeldAdmin, ours as JobHeldUser."""
+        self._do("scontrol", "uhold", job)
 
     def signal(self, job: str, name: str) -> None:
         """Tell a job's script something."""

@@ -27,6 +27,7 @@ from takeup.cluster.contract import Scheduler
 from takeup.cluster.engines.slurm.commands import Backoff, JobBackoff, Slurm, SlurmDown, caller
 from takeup.cluster.engines.slurm.journal import Journal, Notice, SlurmLedger
 from takeup.cluster.engines.slurm.rows import (
+    EXPLAINS,
     NEVER,
     JobRow,
     JobStatus,
@@ -36,13 +37,13 @@ from takeup.cluster.engines.slurm.rows import (
     read_node,
     read_remarks,
 )
-from takeup.cluster.engines.slurm.snapshot import ClusterSnapshot, QosClasses, build_state
+from takeup.cluster.engines.slurm.snapshot import ClusterSnapshot, QosClasses, build_state, named_nodes
 from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State, Workload
 from takeup.core.clock import Clock
 from takeup.core.control import ApplyOutcome, ControlLoop
 from takeup.errors import BadInput, TakeupError
 
-EXPLAINS = "why it runs:"
+GATE = "takeup gate"  # the AdminComment of a job that the gate holds
 SLACK_S = 1.0  # clock corrections up to this size are ignored
 
 
@@ -77,7 +78,8 @@ class SlurmEngine:
     _limits: dict[str, str] = field(default_factory=dict, init=False)
     _first_submit_s: dict[str, float] = field(default_factory=dict, init=False)
     _job_backoff: JobBackoff = field(default_factory=JobBackoff, init=False)
-    _released_s: dict[str, float] = field(default_factory=dict, init=False)
+    _released_s: dict[str, float] = field(default_factory=dict, init=False)  # these three by the monotonic clock
+    _notice_ends_s: dict[str, float] = field(default_factory=dict, init=False)
     _room: dict[str, list[tuple[JobRow, str]]] = field(default_factory=dict, init=False)
     _is_prepared: bool = field(default=False, init=False)
 
@@ -109,7 +111,7 @@ class SlurmEngine:
             self.backoff.failed()
             raise
         self.backoff.succeeded()
-        resting = self._job_backoff.names(self._now_s)
+        resting = self._job_backoff.names(self.monotonic())
         self._snapshot = build_state(rows, nodes, self.ledger, self.classes, self._now_s, self._first_submit_s, resting)
         return self._snapshot.state
 
@@ -152,7 +154,6 @@ class SlurmEngine:
         if missing := sorted(wanted - self._slurm.known_qos()):
             commands = "; ".join(f"sacctmgr add qos {name}" for name in missing)
             raise BadInput(f"Slurm has no QOS {', '.join(missing)}; create what is missing: {commands}")
-        self.ledger.tidy(self._now_s)
         self._end_what_was_begun()
         self._is_prepared = True
 
@@ -177,21 +178,24 @@ class SlurmEngine:
         self._first_submit_s = {row.id: known.get(row.id, row.submit_s) for row in rows}
         # Nor does it say since when a job may start: a release in another second than the order before clears that.
         released = [row.id for row in rows if row.status == JobStatus.RELEASED]
-        self._released_s = {name: self._released_s.get(name, self._now_s) for name in released}
+        now_s = self.monotonic()  # the wall clock may be set at any time
+        self._released_s = {name: self._released_s.get(name, now_s) for name in released}
         return rows
 
     def _finish(self, rows: list[JobRow], nodes: Mapping[str, NodeRow]) -> list[JobRow]:
         """What earlier rounds left to do: settle what a crash left open, evict after a notice, hold what is stuck."""
         self.ledger.settle(rows, self._now_s)
+        self.ledger.tidy(self._now_s)
         due = self._due(rows)
         for row in due:
             with suppress(BadInput):  # it left by itself
                 self._remove(row, self.ledger.notices[row.id].for_job, "the time of its notice is over")
         stuck = [row for row in rows if self._is_stuck(row, nodes)]
         for row in stuck:
+            self.ledger.note_hold(row)
             self._try(self._slurm.hold, row.id)
             if all(name in nodes and nodes[name].is_fit for name in row.required_nodes):
-                self._job_backoff.put_off(row.id, self._now_s)
+                self._job_backoff.put_off(row.id, self.monotonic())
         return self._rows() if due or stuck else rows
 
     def _due(self, rows: list[JobRow]) -> list[JobRow]:
@@ -202,8 +206,13 @@ class SlurmEngine:
         return [
             row
             for row in rows_under.values()
-            if self._now_s >= notices[row.id].until_s or notices[row.id].for_job not in busy
+            if self.monotonic() >= self._notice_end_s(notices[row.id]) or notices[row.id].for_job not in busy
         ]
+
+    def _notice_end_s(self, notice: Notice) -> float:
+        """When a notice ends by the monotonic clock; one that a predecessor gave is converted once."""
+        left_s = min(max(0.0, notice.until_s - self._now_s), notice.until_s - notice.since_s)
+        return self._notice_ends_s.setdefault(f"{notice.job_id} {notice.since_s}", self.monotonic() + left_s)
 
     def _still_saves(self, row: JobRow) -> bool:
         remarks = read_remarks(row.comments, self._now_s)
@@ -215,7 +224,7 @@ class SlurmEngine:
         if row.status != JobStatus.RELEASED or self.classes.grade(row.qos) is None or not row.required_nodes:
             return False
         is_homeless = any(name not in nodes or not nodes[name].is_fit for name in row.required_nodes)
-        is_late = self._now_s - self._released_s[row.id] > self.start_limit_s
+        is_late = self.monotonic() - self._released_s[row.id] > self.start_limit_s
         return is_homeless or NEVER in row.depends_on or is_late
 
     # Acting -----------------------------------------------------------------------------------------------------------
@@ -234,10 +243,11 @@ class SlurmEngine:
         if row.status != JobStatus.HELD:
             return  # released before, by this controller or its predecessor
         ask = row.ask
-        if ask is None or any(name not in {node.name for node in picture.state.nodes} for name in decision.nodes):
+        usable = picture.usable_nodes(row.id)
+        if ask is None or not usable.issuperset(decision.nodes):
             raise BadInput(f"job {row.id} cannot run on {','.join(decision.nodes)}; observe again")
         self._require_quota(picture, row, decision)
-        self.ledger.intend_start(decision, self._now_s)
+        self.ledger.intend_start(decision, self._now_s, row.num_restarts)
         nodes = tuple(dict.fromkeys(decision.nodes))
         settings = [f"QOS={self.classes.qos(decision.grade)}", *_explained(row, decision.reason)]
         if not ask.is_apart:
@@ -246,7 +256,7 @@ class SlurmEngine:
         self._slurm.place(row.id, nodes, *settings, is_urgent=is_urgent)
         self._make_room(row.id, room)
         self._slurm.release(row.id, is_urgent=is_urgent)
-        self._released_s[row.id] = self._now_s
+        self._released_s[row.id] = self.monotonic()
         if decision.grade == Grade.GUARANTEED:
             picture.guaranteed_gpus[_pool(picture, decision)] += ask.gpus_per_worker * ask.num_workers
 
@@ -269,6 +279,7 @@ class SlurmEngine:
         if decision.notice_s > 0 and row.status == JobStatus.RUNNING:
             notice = Notice(row.id, decision.for_job, self._now_s, self._now_s + decision.notice_s)
             self.ledger.give_notice(notice, decision.reason)
+            self._notice_end_s(notice)
             if signal := picture.remarks[row.id].signal:
                 self._slurm.signal(row.id, signal)
             return
@@ -304,8 +315,10 @@ class SlurmEngine:
 
     def _remove(self, row: JobRow, for_job: str, reason: str) -> None:
         """Requeue a job that runs; one that Slurm has not started yet is merely held again."""
-        if row.status == JobStatus.RELEASED and self._try(self._slurm.hold, row.id):
-            return
+        if row.status == JobStatus.RELEASED:
+            self.ledger.note_hold(row)
+            if self._try(self._slurm.hold, row.id):
+                return
         if self.ledger.is_evicted(row):
             raise BadInput(f"job {row.id} was evicted a moment ago; no run is evicted twice, observe again")
         self.ledger.intend_evictions([(row, reason)], for_job, self._now_s)
@@ -352,9 +365,11 @@ def _pool(picture: ClusterSnapshot, decision: Start) -> str:
 
 def _explained(row: JobRow, reason: str) -> list[str]:
     """The reason as an AdminComment, unless the job has an AdminComment that is not ours."""
-    if row.comments[0] and not row.comments[0].startswith(EXPLAINS):
+    if row.comments[0] and not row.comments[0].startswith((EXPLAINS, GATE)):
         return []
-    return [f"AdminComment={EXPLAINS} {reason[:200]}"]
+    names = named_nodes(row, read_remarks(row.comments, 0.0))
+    only = f" takeup only={','.join(names)}" if names else ""  # our nodes replace the list that its owner gave
+    return [f"AdminComment={EXPLAINS} {reason[:200]}{only}"]
 
 
 # Runs a scheduler on Slurm indefinitely -------------------------------------------------------------------------------

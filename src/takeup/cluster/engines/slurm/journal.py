@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from takeup.cluster.engines.slurm.rows import JobRow, JobStatus
 from takeup.cluster.model import Eviction, Quota, SetQuota, Start
@@ -20,8 +22,10 @@ from takeup.errors import BadInput, OutputFailed
 
 # What a controller does, line by line, on disk before it is done: one that was killed finds its place again -----------
 #
-# Every line is a JSON object. A line that was half written when the machine stopped is dropped; what is damaged
-# elsewhere is left out and counted. A journal belongs to one process at a time.
+# Every line is a JSON object. Entries are written by one unbuffered call; if it or the sync fails, the file is cut back
+# to its old length, so that an entry that was refused is never read again. If even that fails, every later entry is
+# refused. A line that was half written when the machine stopped is dropped; what is damaged elsewhere is left out and
+# counted. A journal belongs to one process at a time.
 
 Entry = Mapping[str, Any]
 
@@ -30,7 +34,7 @@ CLAIM_PAUSE_S = 0.02
 
 
 class Journal:
-    """The entries at `path`, oldest first, and a place to write more."""
+    """The entries at `path` when it was opened, oldest first, and a place to write more."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,29 +45,45 @@ class Journal:
         except OSError as error:
             raise OutputFailed(f"cannot keep a journal at {path}: {error.strerror}; choose another place") from error
         self._claim()
-        self.entries = tuple(self._read())
+        self.entries = tuple(self.read())
+        self.num_lines = len(self.entries)
         self._file = self._open()
+        self._length = os.fstat(self._file).st_size
 
-    def write(self, entry: Entry, *, is_urgent: bool = True) -> None:
-        """Add an entry; an urgent one is on the disk when this returns, others survive the end of this process only."""
+    def write(self, *entries: Entry, is_urgent: bool = True) -> None:
+        """Add all entries or none; urgent ones are on the disk when this returns."""
+        data = "".join(f"{json.dumps(entry)}\n" for entry in entries).encode()
         try:
-            self._file.write(json.dumps(entry) + "\n")
-            self._file.flush()
+            self._cut()
+            if os.write(self._file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if is_urgent:
-                os.fsync(self._file.fileno())
+                os.fsync(self._file)
         except OSError as error:
+            with suppress(OSError):  # the next entry tries again first
+                self._cut()
             raise OutputFailed(f"cannot write to {self.path}: {error.strerror}; nothing is done unwritten") from error
+        self._length += len(data)
+        self.num_lines += len(entries)
 
-    def shorten(self, entries: Iterable[Entry]) -> None:
-        """Keep nothing but these entries."""
-        self._file.close()
+    def shorten(self, entries: Sequence[Entry]) -> None:
+        """Keep nothing but these entries; if that fails, everything stays as it was."""
         write_atomically(self.path, "".join(f"{json.dumps(entry)}\n" for entry in entries))
+        os.close(self._file)
         self._file = self._open()
+        self._length, self.num_lines = os.fstat(self._file).st_size, len(entries)
 
     def close(self) -> None:
-        """Let another process have it."""
-        self._file.close()
-        self._lock.close()
+        """Let another process have it, whatever happens."""
+        try:
+            self._cut()
+        except OSError as error:
+            raise OutputFailed(
+                f"{self.path} ends in an entry that was refused: {error.strerror}; cut it off"
+            ) from error
+        finally:
+            self._lock.close()
+            os.close(self._file)
 
     def __enter__(self) -> Journal:
         return self
@@ -89,10 +109,22 @@ class Journal:
             return False
         return True
 
-    def _open(self) -> TextIO:
-        return self.path.open("a", encoding="utf-8")
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            self._lock.close()
+            raise OutputFailed(
+                f"cannot keep a journal at {self.path}: {error.strerror}; choose another place"
+            ) from error
 
-    def _read(self) -> Iterator[Entry]:
+    def _cut(self) -> None:
+        """Remove what follows the last entry that was acknowledged."""
+        if os.fstat(self._file).st_size > self._length:
+            os.ftruncate(self._file, self._length)
+
+    def read(self) -> Iterator[Entry]:
+        """All entries that are in the file now."""
         content = self.path.read_bytes() if self.path.exists() else b""
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
@@ -152,16 +184,27 @@ class SlurmLedger:
     notices: dict[str, Notice] = field(default_factory=dict)
     evictions: list[Eviction] = field(default_factory=list)
     intents: dict[str, _Intent] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)  # jobs that we hold, and their restart count while we do
 
     def __post_init__(self) -> None:
         for entry in () if self.journal is None else self.journal.entries:
             self._fold(entry)
 
     def intend_evictions(self, victims: Sequence[tuple[JobRow, str]], for_job: str, now_s: float) -> None:
-        """About to evict the present runs of jobs, each for a reason; with the last one all are on the disk."""
-        for number, (row, reason) in enumerate(victims, 1):
-            entry = {"do": "evict", "at_s": now_s, "job": row.id, "restarts": row.num_restarts, "nodes": row.nodes}
-            self._write({**entry, "for": for_job, "reason": reason}, is_urgent=number == len(victims))
+        """About to evict the present runs of jobs, each for a reason; all of them are on the disk, or none."""
+        self._write(*(
+            {"do": "evict", "at_s": now_s, "job": row.id, "restarts": row.num_restarts, "nodes": row.nodes,
+             "for": for_job, "reason": reason}
+            for row, reason in victims
+        ))  # fmt: skip
+
+    def note_hold(self, row: JobRow) -> None:
+        """About to hold a job that was released and has not started."""
+        self._write({"do": "hold", "job": row.id, "restarts": row.num_restarts})
+
+    def is_held(self, row: JobRow) -> bool:
+        """Whether the hold of a job is ours: nothing else has requeued or held it since."""
+        return self.held.get(row.id) == row.num_restarts
 
     def is_evicted(self, row: JobRow) -> bool:
         """Whether this run was evicted since we looked last."""
@@ -177,10 +220,10 @@ class SlurmLedger:
         entry = {"do": "notice", "at_s": notice.since_s, "job": notice.job_id, "for": notice.for_job}
         self._write({**entry, "until_s": notice.until_s, "reason": reason})
 
-    def intend_start(self, decision: Start, now_s: float) -> None:
-        """About to start a job."""
-        entry = {"do": "start", "at_s": now_s, "job": decision.job_id, "nodes": decision.nodes}
-        self._write({**entry, "grade": decision.grade.name, "reason": decision.reason})
+    def intend_start(self, decision: Start, now_s: float, num_restarts: int = 0) -> None:
+        """About to start a job; until it runs, its hold is ours."""
+        entry = {"do": "start", "at_s": now_s, "job": decision.job_id, "restarts": num_restarts}
+        self._write({**entry, "nodes": decision.nodes, "grade": decision.grade.name, "reason": decision.reason})
 
     def note_quota(self, decision: SetQuota, now_s: float) -> None:
         """This much may be promised from now on."""
@@ -206,19 +249,23 @@ class SlurmLedger:
             if not is_here or not is_wanted:
                 self.forget(job_id, "notice")
         self.evictions = [it for it in self.evictions if it.when_s > now_s - DAY_S]
+        self.held = {job: count for job, count in self.held.items() if job in known and not _runs(known[job], count)}
 
     def tidy(self, now_s: float) -> None:
         """Shorten a journal that has grown long to what still matters."""
-        if self.journal is not None and len(self.journal.entries) > MOST_LINES:
+        if self.journal is not None and self.journal.num_lines > MOST_LINES:
+            quotas = {it.get("pool"): it for it in self.journal.read() if it.get("do") == "quota"}
             recent = [
-                it for it in self.journal.entries if it.get("at_s", now_s) > now_s - DAY_S or it.get("do") == "quota"
+                it for it in self.journal.read() if it.get("at_s", now_s) > now_s - DAY_S and it.get("do") != "quota"
             ]
-            self.journal.shorten(recent)
+            held = [{"do": "hold", "job": job, "restarts": count} for job, count in self.held.items()]
+            self.journal.shorten([*quotas.values(), *recent, *held])
 
-    def _write(self, entry: Entry, *, is_urgent: bool = True) -> None:
-        if self.journal is not None:
-            self.journal.write(entry, is_urgent=is_urgent)
-        self._fold(entry)
+    def _write(self, *entries: Entry, is_urgent: bool = True) -> None:
+        if self.journal is not None and entries:
+            self.journal.write(*entries, is_urgent=is_urgent)
+        for entry in entries:
+            self._fold(entry)
 
     def _fold(self, entry: Entry) -> None:
         """Take over what an entry says; one that cannot be read changes nothing."""
@@ -232,6 +279,9 @@ class SlurmLedger:
         if what == "evict":
             nodes = tuple(str(name) for name in entry["nodes"])
             self.intents[job_id] = _Intent(int(entry["restarts"]), float(entry["at_s"]), nodes)
+            self.held[job_id] = int(entry["restarts"]) + 1
+        elif what in {"hold", "start"}:
+            self.held[job_id] = int(entry["restarts"])
         elif what == "evicted" and job_id in self.intents:
             intent = self.intents.pop(job_id)
             self.evictions.append(Eviction(job_id, intent.when_s, intent.nodes))
@@ -243,3 +293,8 @@ class SlurmLedger:
             self.quotas[str(entry["pool"])] = Quota(str(entry["pool"]), offers)
         elif what == "forget":
             (self.notices if entry["what"] == "notice" else self.intents).pop(job_id, None)
+
+
+def _runs(row: JobRow, num_restarts: int) -> bool:
+    """Whether a job that we held runs again; while it still ends its old run, it does not."""
+    return row.status == JobStatus.RUNNING and row.num_restarts >= num_restarts

@@ -31,7 +31,8 @@ AHEAD_S = 60.0  # tolerated clock skew of nodes ahead of ours
 class Remarks:
     """When work was last safe, how often it is saved, the promise asked for, the signal that asks to save now.
 
-    A job that is parked is held by its owner and not by us.
+    A job that is parked is held by its owner and not by us; one that is gated is held until we release it. `only` are
+    the nodes that its owner had named before we named ours.
     """
 
     saved_s: float = -inf
@@ -39,23 +40,30 @@ class Remarks:
     guarantee_h: float = 1.0
     signal: str = ""
     is_parked: bool = False
+    is_gated: bool = False
+    only: tuple[str, ...] = ()
     num_malformed: int = 0
 
 
 def read_remarks(comments: tuple[str, ...], now_s: float) -> Remarks:
     """What several comments of a job say together; of equal keys the last one counts."""
     values: dict[str, float] = {}
-    signal, is_parked, num_malformed = "", False, 0
+    signal, flags, only, num_malformed = "", set[str](), "", 0
     for key, text in (pair for comment in comments for pair in _pairs(comment)):
         if key == "notice" and SIGNAL.fullmatch(text):
             signal = text
-        elif key == "parked" and not text:
-            is_parked = True
+        elif key == "only":
+            only = text
+        elif key in {"parked", "gate"} and not text:
+            flags.add(key)
         elif (value := _value(key, text, now_s)) is not None:
             values[key] = value
         else:
             num_malformed += 1
-    return Remarks(**values, signal=signal, is_parked=is_parked, num_malformed=num_malformed)
+    return Remarks(
+        **values, signal=signal, is_parked="parked" in flags, is_gated="gate" in flags,
+        only=tuple(expand_hosts(only)), num_malformed=num_malformed,
+    )  # fmt: skip
 
 
 def _pairs(comment: str) -> list[tuple[str, str]]:
@@ -92,6 +100,7 @@ class QosClasses:
         return (self.high, self.guaranteed, self.opportunistic)[grade]
 
 
+EXPLAINS = "why it runs:"  # how an AdminComment of ours begins, from the start of a job on
 NEVER = "never"  # what a job depends on that cannot happen any more
 MOST_TASKS = 1000  # of one array, waiting at a time
 GPUS = re.compile(r"(?:gres[:/])?gpu(?::(?P<model>[^:,=()\d][^:,=()]*))?(?:[:=](?P<count>\d+))?(?:\(.*\))?")
@@ -139,6 +148,13 @@ class JobRow:
     num_restarts: int
     comments: tuple[str, str]
     depends_on: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    features: str = ""
+    excluded_nodes: tuple[str, ...] = ()
+    is_exclusive: bool = False
+    reservation: str = ""
+    array_limit: int = 0
+    is_held_by_admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +165,8 @@ class NodeRow:
     model: str
     num_gpus: int
     is_fit: bool
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
 
 def read_node(row: Row) -> NodeRow | None:
@@ -158,7 +176,11 @@ def read_node(row: Row) -> NodeRow | None:
     if len(found) != 1:
         return None
     states = _words(row.get("state")) | _words(row.get("state_flags"))
-    return NodeRow(str(row["name"]), found[0][0] or "gpu", found[0][1], not states & UNFIT)
+    partitions, features = row.get("partitions") or (), str(row.get("active_features") or row.get("features") or "")
+    return NodeRow(
+        str(row["name"]), found[0][0] or "gpu", found[0][1], not states & UNFIT,
+        tuple(map(str, partitions)), tuple(features.split(",")) if features else (),
+    )  # fmt: skip
 
 
 def read_job(row: Row) -> Iterator[JobRow]:
@@ -181,7 +203,21 @@ def read_job(row: Row) -> Iterator[JobRow]:
             num_restarts=int(_number(row.get("restart_cnt"))),
             comments=(str(row.get("admin_comment") or ""), str(row.get("comment") or "")),
             depends_on=tuple(_dependencies(row)),
+            partitions=tuple(part for part in str(row.get("partition") or "").split(",") if part),
+            features=str(row.get("features") or ""),
+            excluded_nodes=tuple(expand_hosts(str(row.get("excluded_nodes") or ""))),
+            is_exclusive=bool(_words(row.get("shared")) & {"NONE", "EXCLUSIVE"}) and row.get("shared") is not None,
+            reservation=str(row.get("resv_name") or ""),
+            array_limit=int(_number(row.get("array_max_tasks"))),
+            is_held_by_admin=row.get("state_reason") == "JobHeldAdmin",
         )
+
+
+def matches(features: tuple[str, ...], wanted: str) -> bool | None:
+    """Whether a node has the features of a constraint such as `ib&a100|gh200`; None if it is of another form."""
+    if re.search(r"[^\w.&|,-]", wanted):
+        return None
+    return any(set(re.split(r"[&,]", either)) <= set(features) for either in wanted.split("|"))
 
 
 def expand_hosts(text: str) -> Iterator[str]:

@@ -7,10 +7,20 @@ uses them, and no job is evicted for them.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from takeup.cluster.engines.slurm.journal import SlurmLedger
-from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus, NodeRow, QosClasses, Remarks, read_remarks
+from takeup.cluster.engines.slurm.rows import (
+    EXPLAINS,
+    GpuRequest,
+    JobRow,
+    JobStatus,
+    NodeRow,
+    QosClasses,
+    Remarks,
+    matches,
+    read_remarks,
+)
 from takeup.cluster.model import Grade, Job, Kind, Node, Run, State, Waiting
 
 
@@ -24,6 +34,12 @@ class ClusterSnapshot:
     skipped: Counter[str]
     guaranteed_gpus: Counter[str] = field(default_factory=Counter)  # by pool; grows as jobs are started
 
+    def usable_nodes(self, job_id: str) -> frozenset[str]:
+        """The nodes that a waiting job may be started on."""
+        job = next((wait.job for wait in self.state.waiting if wait.job.id == job_id), None)
+        every = frozenset(node.name for node in self.state.nodes)
+        return every if job is None or job.only_nodes is None else every & job.only_nodes
+
 
 @dataclass(slots=True)
 class _SnapshotBuilder:
@@ -35,11 +51,14 @@ class _SnapshotBuilder:
     first_submit_s: Mapping[str, float]
     resting: Collection[str]
     largest: Mapping[str, int]  # GPUs of the largest node of each model
+    ledger: SlurmLedger
+    num_tasks: Counter[str]  # tasks of each array that are under way
     runs: list[Run] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
     taken: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     remarks: dict[str, Remarks] = field(default_factory=dict)
+    masks: dict[object, frozenset[str] | None] = field(default_factory=dict)
 
     def add(self, row: JobRow, is_leaving: bool) -> None:
         """Add a job as running or waiting; a job under notice keeps its GPUs until it has ended."""
@@ -67,15 +86,47 @@ class _SnapshotBuilder:
         self.runs.append(Run(job, places, start_s, grade, saved_s, row.num_restarts))
 
     def _add_waiting(self, row: JobRow, pool: str | None) -> None:
+        reason = self._why_left_alone(row, pool)
+        if reason:
+            self.skipped[reason] += 1
+            return
+        assert pool is not None
+        self.num_tasks[array_of(row)] += 1
+        self.waiting.append(Waiting(self._job(row, pool, spread=True), row.submit_s, row.num_restarts))
+
+    def _why_left_alone(self, row: JobRow, pool: str | None) -> str:
+        """Why a held job is not ours to start now; empty if it is."""
         is_early = row.num_restarts == 0 and row.eligible_s > self.now_s
-        if row.ask is None or pool is None:
-            self.skipped["waiting jobs that ask for no GPUs, or for none that we know"] += 1
-        elif row.depends_on or is_early or self._remarks(row).is_parked:
-            self.skipped["waiting jobs that are not to start yet"] += 1
-        elif row.id in self.resting:
-            self.skipped["waiting jobs that Slurm would not start where they were put"] += 1
-        else:
-            self.waiting.append(Waiting(self._job(row, pool, spread=True), row.submit_s, row.num_restarts))
+        reasons = {
+            "waiting jobs that ask for no GPUs, or for none that we know": row.ask is None or pool is None,
+            "jobs that an operator or their owner holds": not self._is_ours(row),
+            "waiting jobs that are not to start yet": bool(row.depends_on) or is_early or self._remarks(row).is_parked,
+            "waiting tasks beyond the limit of their array": 0 < row.array_limit <= self.num_tasks[array_of(row)],
+            "waiting jobs that ask for a reservation": bool(row.reservation),
+            "waiting jobs that Slurm would not start where they were put": row.id in self.resting,
+        }
+        found = next((reason for reason, holds in reasons.items() if holds), "")
+        return found or ("" if self._can_place(row) else "waiting jobs whose nodes or features cannot be had")
+
+    def _is_ours(self, row: JobRow) -> bool:
+        """Whether we or the gate hold a job, and nothing else does: an operator's hold is never released."""
+        is_new = row.num_restarts == 0 and not row.comments[0].startswith(EXPLAINS)
+        is_gated = is_new and self._remarks(row).is_gated
+        return not row.is_held_by_admin and (is_gated or self.ledger.is_held(row))
+
+    def _can_place(self, row: JobRow) -> bool:
+        names, mask = named_nodes(row, self._remarks(row)), self._only_nodes(row)
+        is_partial = bool(names) and row.ask is not None and row.ask.is_apart and len(names) < row.ask.num_workers
+        return not is_partial and (mask is None or bool(mask))
+
+    def _only_nodes(self, row: JobRow) -> frozenset[str] | None:
+        """The nodes that partition, constraint and node lists leave; None for all."""
+        names = named_nodes(row, self._remarks(row))
+        key = (row.partitions, row.features, row.excluded_nodes, names)
+        if key not in self.masks:
+            fits = frozenset(node.name for node in self.nodes.values() if _fits(node, row, names))
+            self.masks[key] = None if len(fits) == len(self.nodes) else fits
+        return self.masks[key]
 
     def _job(self, row: JobRow, pool: str, *, spread: bool) -> Job:
         assert row.ask is not None
@@ -91,6 +142,7 @@ class _SnapshotBuilder:
             submit_s=min(row.submit_s, self.first_submit_s.get(row.id, row.submit_s)),
             guarantee_h=remarks.guarantee_h,
             checkpoint_s=remarks.checkpoint_s,
+            only_nodes=self._only_nodes(row) if spread else None,
         )
 
     def _spread(self, ask: GpuRequest, pool: str) -> int:
@@ -125,11 +177,12 @@ def build_state(
     resting: Collection[str] = (),
 ) -> ClusterSnapshot:
     """The cluster at this moment, as far as we know it."""
-    rows = {row.id: row for row in jobs}
     largest: dict[str, int] = {}
     for node in nodes.values():
         largest[node.model] = max(node.num_gpus, largest.get(node.model, 0))
-    drawing = _SnapshotBuilder(nodes, classes, now_s, first_submit_s, resting, largest)
+    rows = {row.id: _whole(row, largest) for row in jobs}
+    under_way = Counter(array_of(row) for row in rows.values() if row.status != JobStatus.HELD)
+    drawing = _SnapshotBuilder(nodes, classes, now_s, first_submit_s, resting, largest, ledger, under_way)
     for row in rows.values():
         drawing.add(row, row.id in ledger.notices)
     num_malformed = sum(remarks.num_malformed for remarks in drawing.remarks.values())
@@ -148,6 +201,31 @@ def build_state(
         nominations=_reserved(drawing, rows, ledger),
     )
     return ClusterSnapshot(state, rows, drawing.remarks, drawing.skipped, _guaranteed(state))
+
+
+def array_of(row: JobRow) -> str:
+    """The number of the job that a task belongs to."""
+    return row.id.partition("_")[0]
+
+
+def named_nodes(row: JobRow, remarks: Remarks) -> tuple[str, ...]:
+    """The nodes that the owner of a job named; from its first start on, ours stand in their place."""
+    return remarks.only if row.comments[0].startswith(EXPLAINS) or row.num_restarts else row.required_nodes
+
+
+def _fits(node: NodeRow, row: JobRow, names: tuple[str, ...]) -> bool:
+    """Whether a job may run on a node, by its partition, constraint and node lists."""
+    in_partition = not (row.partitions and node.partitions) or bool(set(row.partitions) & set(node.partitions))
+    is_named = node.name in names if names else node.name not in row.excluded_nodes
+    return in_partition and is_named and (not row.features or matches(node.features, row.features) is True)
+
+
+def _whole(row: JobRow, largest: Mapping[str, int]) -> JobRow:
+    """A job that wants its nodes for itself asks for all of their GPUs."""
+    if not row.is_exclusive or row.ask is None or not largest:
+        return row
+    gpus = largest.get(row.ask.model, max(largest.values()))
+    return replace(row, ask=replace(row.ask, gpus_per_worker=gpus, is_apart=True))
 
 
 def _places(row: JobRow) -> tuple[str, ...] | None:
