@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from pathlib import Path
 
 import httpx
@@ -153,12 +154,16 @@ def test_a_new_server_finds_what_the_old_one_kept_and_clears_what_it_did_not_fin
     path = add(shelf, "alice", "style", lora_files["paper"])
     half = tmp_path / "alice" / ".incoming-half"
     half.write_bytes(b"half")
+    os.utime(half, (1, 1))
+    young = tmp_path / "alice" / ".incoming-young"
+    young.write_bytes(b"of another server that is receiving it")
     (tmp_path / "alice" / "notes.txt").write_text("not ours")
     later = AdapterRegistry(tmp_path, None, targets, print)
 
     assert later.find("alice", "style").path == path
     assert names(later, "alice") == ["style"]
     assert not half.exists()
+    assert young.exists()
 
 
 def test_shared_adapters_are_seen_by_all_and_taken_away_by_none(

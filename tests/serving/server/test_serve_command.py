@@ -229,7 +229,7 @@ def test_the_guide_names_every_code_of_an_error_and_every_option() -> None:
     source = Path(__file__).parents[3] / "src" / "takeup" / "serving"
     texts = [path.read_text("utf-8") for path in (source / "server").rglob("*.py")]
     codes = {code for text in texts for code in re.findall(r'code="(\w+)"', text)}
-    options = set(re.findall(r'"(--[a-z-]+)"', (source / "commands" / "serve.py").read_text("utf-8")))
+    options = set(re.findall(r'^    "(--[a-z-]+)', (source / "commands" / "serve.py").read_text("utf-8"), re.M))
 
     assert "queue_full" in codes
     assert {code for code in codes if f"`{code}`" not in GUIDE} == set()

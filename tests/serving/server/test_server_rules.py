@@ -130,7 +130,7 @@ def test_who_goes_away_just_when_it_is_called_hands_its_turn_on() -> None:
 def test_who_goes_away_in_the_line_is_not_called() -> None:
     async def play() -> tuple[int, int]:
         line = ReorderingQueue[Waiter]()
-        gate = AdmissionQueue(1, Admission(), line)
+        gate = AdmissionQueue(1, Admission(), lambda: line)
 
         async def one() -> None:
             async with gate.slot(("paper",)):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,112 +26,83 @@ if TYPE_CHECKING:
     from takeup.serving.server.settings import ServerPolicies
 
 
+SPARE_FILES = 256
 NEEDED = {
     "diffusion": ("torch", "diffusers", "transformers", "peft"),
     "web": ("fastapi", "uvicorn", "multipart", "prometheus_client", "PIL"),
 }
 
 
+FOLDER = click.Path(path_type=Path)
+
+# Options by their names, in the order of the help text.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--host": {"default": "127.0.0.1", "help": "Address to listen on; a non-loopback address requires --keys."},
+    "--port": {"default": 8000, "type": click.IntRange(0, 65535), "help": "Port; 0 takes a free one."},
+    "--device": {"default": "auto", "help": "Device: cpu, cuda, cuda:1 ..."},
+    "--keys": {"type": FOLDER, "help": "File with a line `tenant:key` for each key."},
+    "--grace": {
+        "default": 30.0,
+        "type": click.FloatRange(0),
+        "help": "Seconds for running requests to finish after SIGTERM; then they get 503.",
+    },
+    "--max-connections": {"default": 4000, "type": click.IntRange(1), "help": "Open connections."},
+    "--no-safety-checker": {"is_flag": True, "help": "Serve a model without its safety checker and watermark."},
+    "--adapters": {"type": FOLDER, "help": "Folder of LoRAs that every tenant may use."},
+    "--uploads": {"type": FOLDER, "help": "Folder for uploaded LoRAs; deleted at exit if absent."},
+    "--controlnet controlnets": {"multiple": True, "help": "A ControlNet as NAME=FOLDER or NAME=OWNER/ID; repeat."},
+    "--control-change": {
+        "default": 0.0,
+        "type": click.FloatRange(0, 1, max_open=True),
+        "help": "Reuse ControlNet residuals while their predicted change is below this; 0 computes every step.",
+    },
+    "--workers": {"default": 1, "type": click.IntRange(1), "help": "Worker processes, each with the model."},
+    "--ray on_ray": {"is_flag": True, "help": "Run the workers with Ray Serve, here or on a cluster."},
+    "--max-running": {"default": 16, "type": click.IntRange(1), "help": "Images in the step loop of a worker."},
+    "--max-waiting": {
+        "default": 256,
+        "type": click.IntRange(0),
+        "help": "Images that may wait; further requests get 429. Half of the places are shared equally by tenants.",
+    },
+    "--max-rows": {"default": 16, "type": click.IntRange(2), "help": "Maximum rows of a network call."},
+    "--cache": {"default": "2GiB", "help": "Memory of the LoRA cache."},
+    "--cache-policy": {"default": "lerc", "help": "Eviction policy of the LoRA cache; see the serving README."},
+    "--order": {"default": "shared_loads", "help": "Queue order: shared_loads, fewest_loads or in_order (FIFO)."},
+    "--patience": {"default": 64, "type": click.IntRange(0), "help": "Maximum times that a request is overtaken."},
+    "--route": {"default": "affinity", "help": "Routing: affinity (worker with the LoRAs) or least_busy."},
+    "--in-time/--any-deadline": {
+        "default": True,
+        "help": "Refuse requests that are expected to miss their deadline.",
+    },
+    "--templates": {"type": FOLDER, "help": "Folder for edited images and their templates, shared by all workers."},
+    "--template-memory": {"default": "1GiB", "help": "Host memory of a worker for templates."},
+    "--template-device-memory": {
+        "default": "16GiB",
+        "help": "Device memory for templates, where there is an accelerator.",
+    },
+    "--template-disk": {"default": "8GiB", "help": "Quota of each tenant in the folder of templates."},
+    "--packing-error": {
+        "default": 0.0,
+        "type": click.FloatRange(0, 1),
+        "help": "Compress templates up to this relative error.",
+    },
+    "--template-rows": {"is_flag": True, "help": "Templates also store block inputs; each block loads the fastest."},
+    "--deterministic": {"is_flag": True, "help": "No shared calls: images do not depend on other requests."},
+    "--json as_json": {"is_flag": True, "help": "Write the log as JSON lines."},
+}
+
+
+def serve_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator that adds the options."""
+    for names, settings in reversed(OPTIONS.items()):
+        shows = "default" in settings
+        command = click.option(*names.split(), **settings, show_default=shows)(command)
+    return command
+
+
 @click.command()
 @click.argument("model")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; a non-loopback address requires --keys.",
-)
-@click.option(
-    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
-)
-@click.option("--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1 ...")
-@click.option("--keys", type=click.Path(path_type=Path), help="File with a line `tenant:key` for each key.")
-@click.option("--adapters", type=click.Path(path_type=Path), help="Folder of LoRAs that every tenant may use.")
-@click.option(
-    "--uploads", type=click.Path(path_type=Path), help="Folder for uploaded LoRAs; deleted at exit if absent."
-)
-@click.option(
-    "--controlnet", "controlnets", multiple=True, help="A ControlNet as NAME=FOLDER or NAME=OWNER/ID; repeat."
-)
-@click.option(
-    "--control-change",
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(0, 1, max_open=True),
-    help="Reuse ControlNet residuals while their predicted change is below this; 0 computes every step.",
-)
-@click.option(
-    "--workers", default=1, show_default=True, type=click.IntRange(1), help="Worker processes, each with the model."
-)
-@click.option("--ray", "on_ray", is_flag=True, help="Run the workers with Ray Serve, here or on a cluster.")
-@click.option(
-    "--max-running", default=16, show_default=True, type=click.IntRange(1), help="Images in the step loop of a worker."
-)
-@click.option(
-    "--max-waiting",
-    default=256,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Images that may wait; further requests get 429.",
-)
-@click.option(
-    "--max-rows", default=16, show_default=True, type=click.IntRange(2), help="Maximum rows of a network call."
-)
-@click.option("--cache", default="2GiB", show_default=True, help="Memory of the LoRA cache.")
-@click.option(
-    "--cache-policy",
-    default="lerc",
-    show_default=True,
-    help="Eviction policy of the LoRA cache; see the serving README.",
-)
-@click.option(
-    "--order",
-    default="shared_loads",
-    show_default=True,
-    help="Queue order: shared_loads, fewest_loads or in_order (FIFO).",
-)
-@click.option(
-    "--patience",
-    default=64,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Maximum times that a request is overtaken.",
-)
-@click.option(
-    "--route", default="affinity", show_default=True, help="Routing: affinity (worker with the LoRAs) or least_busy."
-)
-@click.option(
-    "--in-time/--any-deadline",
-    default=True,
-    show_default=True,
-    help="Refuse requests that are expected to miss their deadline.",
-)
-@click.option(
-    "--templates",
-    type=click.Path(path_type=Path),
-    help="Folder for edited images and their templates, shared by all workers.",
-)
-@click.option("--template-memory", default="1GiB", show_default=True, help="Host memory of a worker for templates.")
-@click.option(
-    "--template-device-memory",
-    default="16GiB",
-    show_default=True,
-    help="Device memory for templates, where there is an accelerator.",
-)
-@click.option(
-    "--template-disk", default="8GiB", show_default=True, help="Quota of each tenant in the folder of templates."
-)
-@click.option(
-    "--packing-error",
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(0, 1),
-    help="Compress templates up to this relative error.",
-)
-@click.option(
-    "--template-rows", is_flag=True, help="Templates also store block inputs; each block loads what is fastest."
-)
-@click.option("--deterministic", is_flag=True, help="No shared calls: images do not depend on other requests.")
-@click.option("--json", "as_json", is_flag=True, help="Write the log as JSON lines.")
+@serve_options
 def serve(**options: Any) -> None:
     """Serve MODEL over an OpenAI-compatible HTTP API: images, edits, adapters, progress, metrics.
 
@@ -159,7 +132,11 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
             "TAKEUP_API_KEY"
         )
     shared_adapters(options["adapters"])  # fail early on a bad folder, before the model is loaded
-    limits = ServerLimits(options["max_running"] * options["workers"], options["max_waiting"])
+    limits = ServerLimits(
+        options["max_running"] * options["workers"],
+        options["max_waiting"],
+        max_connections=_allow_files(options["max_connections"]),
+    )
     uploads = options["uploads"] or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="takeup-uploads-")))
     rules = _rules(options)
     settings = ServerSettings(options["model"], uploads, options["adapters"], limits, rules, options["templates"])
@@ -168,7 +145,16 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
     cleanup.callback(signal.signal, signal.SIGTERM, usual)
     backend = _backend(options)
     app = make_app(settings, backend, keys, on_start=lambda: _greet(listener, options["model"], bool(keys)))
-    serve_app(app, listener, log_config(options["as_json"]))
+    serve_app(app, listener, log_config(options["as_json"]), options["grace"])
+
+
+def _allow_files(num_connections: int) -> int:
+    """Raise the limit of open files as far as allowed; returns how many connections fit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = num_connections + SPARE_FILES
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0]), hard))
+    return max(1, min(num_connections, soft - SPARE_FILES))
 
 
 def _backend(options: dict[str, Any]) -> Backend:
@@ -181,6 +167,7 @@ def _backend(options: dict[str, Any]) -> Backend:
         options["device"],
         dict(_named(text) for text in options["controlnets"]),
         deterministic=options["deterministic"],
+        checks_safety=not options["no_safety_checker"],
         max_rows=options["max_rows"],
         control_change=options["control_change"],
         cache_bytes=parse_amount(options["cache"]).of(1),

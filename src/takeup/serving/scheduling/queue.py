@@ -1,7 +1,8 @@
 """The queue of a real or simulated instance, with bounded overtaking, and its admission control."""
 
 import math
-from collections.abc import Collection, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -84,6 +85,59 @@ class ReorderingQueue(Generic[Item]):
         """Remove the item at this index without service (expired or cancelled); no overtake count changes."""
         del self._adapters[place], self._num_overtaken[place]
         return self._items.pop(place)
+
+
+# Fair sharing among tenants: round robin over their queues, and places that others cannot take -----------------------
+
+
+class FairQueue(Generic[Item]):
+    """One queue per tenant. Next is the tenant with the fewest running items, of these the one served longest ago."""
+
+    def __init__(self, make: Callable[[], ReorderingQueue[Item]]) -> None:
+        self._make = make
+        self._queues: dict[str, ReorderingQueue[Item]] = {}
+        self._last_served: dict[str, int] = {}
+        self._num_served = 0
+        self.running: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def adapters(self) -> list[tuple[Hashable, ...]]:
+        """The adapters of the waiting items, tenant by tenant."""
+        return [adapters for queue in self._queues.values() for adapters in queue.adapters]
+
+    def add(self, item: Item, adapters: tuple[Hashable, ...], tenant: str) -> None:
+        """Append an item to the queue of this tenant."""
+        self._queues.setdefault(tenant, self._make()).add(item, adapters)
+
+    def pop(self, cached: Collection[Hashable]) -> tuple[Item, str]:
+        """Remove the next item; returns it and its tenant."""
+        tenant = min(self._queues, key=lambda one: (self.running[one], self._last_served.get(one, 0)))
+        self._num_served += 1
+        self._last_served[tenant] = self._num_served
+        item = self._queues[tenant].pop(cached)
+        self._drop_empty(tenant)
+        return item, tenant
+
+    def remove(self, item: Item, tenant: str) -> bool:
+        """Remove a waiting item; False if it is not waiting."""
+        queue = self._queues.get(tenant)
+        if queue is None or item not in queue.items:
+            return False
+        queue.remove(queue.items.index(item))
+        self._drop_empty(tenant)
+        return True
+
+    def _drop_empty(self, tenant: str) -> None:
+        if not self._queues[tenant]:
+            del self._queues[tenant]
+
+
+def reserved_places(inside: Mapping[str, int], tenant: str, tenants: Collection[str], num_each: int) -> int:
+    """How many free places are kept for tenants other than `tenant`, when each has a right to `num_each`."""
+    return sum(max(0, num_each - inside.get(one, 0)) for one in tenants if one != tenant)
 
 
 def expected_s(num_steps: int, step_s: float, *, steps_ahead: int, num_inside: int, max_running: int) -> float:

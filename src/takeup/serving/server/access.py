@@ -1,5 +1,6 @@
 """What is checked before a route sees a request: where it comes from, and how large it is. Answers are counted."""
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -13,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from takeup.errors import BadInput
-from takeup.serving.server.errors import ApiError, response_of
+from takeup.serving.server.errors import REFUSED, ApiError, response_of
 from takeup.serving.server.metrics import ServerMetrics
 from takeup.serving.server.settings import ServerLimits
 
@@ -41,7 +42,12 @@ class ApiKeys:
         return bool(self._tenants)
 
     def __repr__(self) -> str:
-        return f"Keys of {len({tenant for _, tenant in self._tenants})} tenants"
+        return f"Keys of {len(self.tenants)} tenants"
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """All tenants that have a key."""
+        return frozenset(tenant for _, tenant in self._tenants)
 
     def tenant_of(self, authorization: str | None) -> str | None:
         """The tenant of the key in the header, or None if it is invalid. Constant time for wrong and right keys."""
@@ -105,6 +111,8 @@ def _digest(key: str) -> bytes:
 
 
 UPLOADS = "/v1/adapters"
+PUBLIC = frozenset({"/", "/docs", "/edit", "/health", "/openapi.json", "/ready"})
+"""Paths that need no key."""
 FORM_BYTES = 2**16  # names and borders around a file
 
 
@@ -117,26 +125,36 @@ def is_loopback(host: str | None) -> bool:
 
 
 class LimitsMiddleware:
-    """Around the whole app. `only_loopback`: no keys are asked for, so pages of other sites must not come through."""
+    """Around the whole app: origin, key and size are checked before a byte of the body is read.
 
-    def __init__(self, app: ASGIApp, limits: ServerLimits, only_loopback: bool) -> None:
-        self._app, self._limits, self._only_loopback = app, limits, only_loopback
+    Without keys, only programs of this machine are served, so that web pages of other sites cannot use the server.
+    """
+
+    def __init__(self, app: ASGIApp, limits: ServerLimits, keys: ApiKeys) -> None:
+        self._app, self._limits, self._keys = app, limits, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        counting = _counted(scope, send)
-        problem = self._problem(scope)
-        if problem is not None:
-            await response_of(problem)(scope, receive, counting)
-            return
-        await self._app(scope, _limited(receive, self._most(scope)), counting)
+        counting = _Answer(scope, send)
+        problem: BaseException | None = self._problem(scope)
+        if problem is None:
+            try:
+                limited = _limited(receive, self._most(scope), self._limits.body_idle_s)
+                await self._app(scope, limited, counting)
+                return
+            except Exception as error:  # what no handler of the app knows: answer it here, the connection stays usable
+                problem = error
+        if not counting.has_begun:
+            await _refuse(problem, scope, receive, counting)
 
     def _problem(self, scope: Scope) -> ApiError | None:
         headers = Headers(scope=scope)
-        if self._only_loopback and not _is_local_origin(headers):
+        if not self._keys and not _is_local_origin(headers):
             return ApiError(403, "this server answers programs of its own machine only", code="foreign_origin")
+        if scope["path"] not in PUBLIC and self._keys.tenant_of(headers.get("authorization")) is None:
+            return no_valid_key()
         told = headers.get("content-length", "0")
         if told.isdigit() and int(told) > self._most(scope):
             return ApiError(413, _too_long(self._most(scope)), code="body_too_large")
@@ -154,15 +172,35 @@ def _is_local_origin(headers: Headers) -> bool:
     return is_loopback(host) and (origin is None or is_loopback(urlsplit(origin).hostname))
 
 
-def _limited(receive: Receive, max_bytes: int) -> Receive:
-    num_bytes = 0
+def no_valid_key() -> ApiError:
+    """The answer to a request without a key."""
+    message = "no valid key was sent; send one as `Authorization: Bearer KEY`"
+    return ApiError(401, message, kind=REFUSED, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+async def _refuse(problem: BaseException, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer and close the connection, because the rest of the body is not read."""
+    response = response_of(problem)
+    response.headers["Connection"] = "close"
+    await response(scope, receive, send)
+
+
+def _limited(receive: Receive, max_bytes: int, idle_s: float) -> Receive:
+    """`receive` with a limit on the size of the body and on the time between two parts of it."""
+    num_bytes, is_complete = 0, False
 
     async def receive_some() -> Message:
-        nonlocal num_bytes
-        message = await receive()
+        nonlocal num_bytes, is_complete
+        try:
+            async with asyncio.timeout(None if is_complete else idle_s):
+                message = await receive()
+        except TimeoutError:
+            text = f"no part of the body arrived for {idle_s:g} s; send it faster"
+            raise ApiError(408, text, code="body_too_slow", headers={"Connection": "close"}) from None
+        is_complete = not message.get("more_body", False)
         num_bytes += len(message.get("body", b""))
         if num_bytes > max_bytes:
-            raise HTTPException(413, _too_long(max_bytes))
+            raise HTTPException(413, _too_long(max_bytes), {"Connection": "close"})
         return message
 
     return receive_some
@@ -172,13 +210,19 @@ def _too_long(max_bytes: int) -> str:
     return f"the body is longer than the limit of {max_bytes} bytes; send less"
 
 
-def _counted(scope: Scope, send: Send) -> Send:
-    async def send_and_count(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            route = scope.get("route")
-            metrics: ServerMetrics | None = scope["app"].state.service.metrics if "app" in scope else None
-            if metrics is not None:
-                metrics.answers.labels(getattr(route, "path", "other"), message["status"]).inc()
-        await send(message)
+class _Answer:
+    """`send` that counts answers by route and status, and knows whether one has begun."""
 
-    return send_and_count
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope, self._send, self.has_begun = scope, send, False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            self._count(message["status"])
+        await self._send(message)
+
+    def _count(self, status: int) -> None:
+        if "app" in self._scope:
+            metrics: ServerMetrics = self._scope["app"].state.service.metrics
+            metrics.answers.labels(getattr(self._scope.get("route"), "path", "other"), status).inc()

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,7 @@ SHARED = ""
 
 SUFFIX, INCOMING = ".safetensors", ".incoming-"
 CHUNK_BYTES = 2**20
+UNFINISHED_S = 3600.0
 ON_DISK = re.compile(rf"({NAME})\.([0-9a-f]{{16}}){re.escape(SUFFIX)}")
 Forget = Callable[[str], None]
 
@@ -203,11 +205,12 @@ def _written(file: BinaryIO, folder: Path) -> tuple[Path, str]:
 
 
 def _uploaded(uploads: Path) -> Iterator[RegisteredAdapter]:
-    """What earlier runs left, without what they did not finish."""
+    """What earlier runs left, without old unfinished files; young ones may belong to another server."""
     for path in sorted(uploads.glob("*/*")) + sorted(uploads.glob(f"*/{INCOMING}*")):
         if path.name.startswith(INCOMING):
             with suppress(OSError):
-                path.unlink(missing_ok=True)
+                if time.time() - path.stat().st_mtime > UNFINISHED_S:
+                    path.unlink(missing_ok=True)
         elif match := ON_DISK.fullmatch(path.name):
             yield _adapter(match[1], path.parent.name, path)
 

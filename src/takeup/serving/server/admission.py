@@ -6,13 +6,14 @@ remaining steps, and a moving average of the step time.
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from takeup.serving.contract import Admit
 from takeup.serving.model import Expired
-from takeup.serving.scheduling.queue import ReorderingQueue, expected_s
+from takeup.serving.scheduling.queue import FairQueue, ReorderingQueue, expected_s, reserved_places
 from takeup.serving.server.errors import BUSY, DO_NOT_RETRY, ApiError
 
 MEMORY = 0.9
@@ -36,23 +37,36 @@ class Reservation:
 class AdmissionQueue:
     """Used from one event loop. `reserve` reserves capacity for all images of a request, `slot` waits for a run slot.
 
-    `known` returns the LoRAs that are in memory.
+    `known` returns the LoRAs that are in memory. Run slots go round robin over the tenants, each of which can always
+    have `places_each` jobs admitted, whatever the others send.
     """
 
     def __init__(
         self,
         max_running: int,
         admit: Admit,
-        queue: ReorderingQueue[Waiter] | None = None,
+        make_queue: Callable[[], ReorderingQueue[Waiter]] = ReorderingQueue,
         known: Callable[[], Collection[Hashable]] = frozenset,
+        tenants: Collection[str] = (),
+        places_each: int = 0,
     ) -> None:
         self._max_running, self._admits, self._known = max_running, admit, known
-        self._queue = ReorderingQueue[Waiter]() if queue is None else queue
+        self._queue = FairQueue[Waiter](make_queue)
+        self._tenants, self._places_each = tenants, places_each
         self._reservations: set[Reservation] = set()
+        self._inside: Counter[str] = Counter()
         self._step_s = 0.0
-        self.num_inside = 0
-        self.num_running = 0
         self.num_refused = 0
+
+    @property
+    def num_inside(self) -> int:
+        """Jobs that were admitted and are not over."""
+        return self._inside.total()
+
+    @property
+    def num_running(self) -> int:
+        """Jobs that hold a run slot."""
+        return self._queue.running.total()
 
     @property
     def num_waiting(self) -> int:
@@ -65,31 +79,33 @@ class AdmissionQueue:
         return tuple(self._queue.adapters[:LOOK_AHEAD])
 
     @contextmanager
-    def reserve(self, num_jobs: int, num_steps: int = 1, left_s: float = math.inf) -> Iterator[Reservation]:
+    def reserve(
+        self, num_jobs: int, num_steps: int = 1, left_s: float = math.inf, tenant: str = ""
+    ) -> Iterator[Reservation]:
         """Reserve capacity for `num_jobs` jobs of `num_steps` steps due within `left_s`, or raise ApiError 429."""
-        self._check(num_jobs, num_steps, left_s)
+        self._check(num_jobs, num_steps, left_s, tenant)
         reservation = Reservation(num_jobs * num_steps)
         self._reservations.add(reservation)
-        self.num_inside += num_jobs
+        self._inside[tenant] += num_jobs
         try:
             yield reservation
         finally:
-            self.num_inside -= num_jobs
+            self._inside.subtract({tenant: num_jobs})
             self._reservations.remove(reservation)
 
     @asynccontextmanager
     async def slot(
-        self, loras: tuple[Hashable, ...] = (), num_steps: int = 1, until_s: float | None = None
+        self, loras: tuple[Hashable, ...] = (), num_steps: int = 1, until_s: float | None = None, tenant: str = ""
     ) -> AsyncIterator[None]:
         """Wait for a run slot, at most until `until_s` of the loop's clock, and hold it in the block."""
-        await self._wait(loras, until_s)
+        await self._wait(loras, until_s, tenant)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
             yield
             self._learn((loop.time() - began_s) / num_steps)
         finally:
-            self.num_running -= 1
+            self._queue.running[tenant] -= 1
             self._call_next()
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -101,39 +117,38 @@ class AdmissionQueue:
     def _learn(self, step_s: float) -> None:
         self._step_s = MEMORY * self._step_s + (1 - MEMORY) * step_s if self._step_s else step_s
 
-    async def _wait(self, loras: tuple[Hashable, ...], until_s: float | None) -> None:
+    async def _wait(self, loras: tuple[Hashable, ...], until_s: float | None, tenant: str) -> None:
         waiting: Waiter = asyncio.get_running_loop().create_future()
-        self._queue.add(waiting, loras)
+        self._queue.add(waiting, loras, tenant)
         self._call_next()
         try:
             async with asyncio.timeout_at(until_s):
                 await waiting
         except TimeoutError:
-            self._leave(waiting)
+            self._leave(waiting, tenant)
             raise Expired("the deadline passed while the request waited for its turn; allow more time") from None
         except asyncio.CancelledError:
-            self._leave(waiting)
+            self._leave(waiting, tenant)
             raise
 
-    def _leave(self, waiting: Waiter) -> None:
+    def _leave(self, waiting: Waiter, tenant: str) -> None:
         """Remove a cancelled or expired waiter from the queue, or release its slot if it was just granted."""
-        if waiting in self._queue.items:
-            self._queue.remove(self._queue.items.index(waiting))
-        elif not waiting.cancelled():
-            self.num_running -= 1
+        if not self._queue.remove(waiting, tenant) and not waiting.cancelled():
+            self._queue.running[tenant] -= 1
             self._call_next()
 
     def _call_next(self) -> None:
         while self._queue and self.num_running < self._max_running:
-            waiting = self._queue.pop(self._known())
+            waiting, tenant = self._queue.pop(self._known())
             if not waiting.done():
-                self.num_running += 1
+                self._queue.running[tenant] += 1
                 waiting.set_result(None)
 
     # Refusal --------------------------------------------------------------------------------------------------------
 
-    def _check(self, num_jobs: int, num_steps: int, left_s: float) -> None:
-        num_waiting = self.num_inside + num_jobs - 1 - self._max_running
+    def _check(self, num_jobs: int, num_steps: int, left_s: float, tenant: str) -> None:
+        reserved = reserved_places(self._inside, tenant, self._tenants, self._places_each)
+        num_waiting = self.num_inside + reserved + num_jobs - 1 - self._max_running
         steps_ahead = self._steps_inside + (num_jobs - 1) * num_steps
         num_inside = self.num_inside + num_jobs - 1
         takes_s = expected_s(

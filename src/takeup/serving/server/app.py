@@ -1,17 +1,23 @@
 """The HTTP app: routes, errors, middleware and its OpenAPI document; the listener and the log it runs with."""
 
+import asyncio
 import json
 import logging
+import math
+import multiprocessing
+import os
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from takeup.errors import BadInput
 from takeup.serving.server import errors
@@ -21,7 +27,7 @@ from takeup.serving.server.errors import ErrorBody
 from takeup.serving.server.image_routes import images_router, page_router
 from takeup.serving.server.resource_routes import adapters_router, health_router, models_router, templates_router
 from takeup.serving.server.service import Service
-from takeup.serving.server.settings import ServerSettings
+from takeup.serving.server.settings import ServerLimits, ServerSettings
 
 # What a server writes to its log: lines for people, or one JSON object for each. Headers, so keys, are never in it
 
@@ -58,7 +64,87 @@ def log_config(as_json: bool) -> dict[str, Any]:
 
 # Run a server: in this thread until it is stopped, or in a background thread for programs and tests -------------------
 
-GRACE_S = 30
+GRACE_S = 30.0
+STOP_S = 1.0
+
+
+class _Server(uvicorn.Server):
+    """Drains before it stops: after the first signal new requests get 503, and running ones have `grace_s` to finish.
+
+    The listener stays open meanwhile, so that a load balancer sees /ready fail. What is still running at the end of the
+    grace is answered with 503. The process ends `STOP_S` later, even if a thread is stuck in a computation.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Callable[[], Service | None], grace_s: float) -> None:
+        super().__init__(config)
+        self._service, self._grace_s, self._until_s = service, grace_s, math.inf
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        service = self._service()
+        if service is None or self._until_s < math.inf:
+            super().handle_exit(sig, frame)  # not started yet, or the second signal
+            return
+        self._captured_signals.append(sig)
+        service.is_stopping = True
+        self._until_s = time.monotonic() + self._grace_s
+        hard_stop = threading.Timer(self._grace_s + STOP_S, _end_process)
+        hard_stop.daemon = True
+        hard_stop.start()
+
+    async def on_tick(self, counter: int) -> bool:
+        service = self._service()
+        if service is not None and self._until_s < math.inf and not self.should_exit:
+            is_late = time.monotonic() >= self._until_s
+            for work in list(service.works) if is_late else ():
+                work.stop()
+            self.should_exit = is_late or not service.works
+        return await super().on_tick(counter)
+
+
+def _end_process() -> None:
+    """End this process and its workers without waiting for their threads."""
+    for process in multiprocessing.active_children():
+        process.kill()
+    logging.getLogger("takeup").warning("stopped before all threads had finished")
+    os._exit(0)
+
+
+def _protocol(limits: ServerLimits) -> type[H11Protocol]:
+    """The HTTP protocol, with a limit on the time until the headers are complete and on the number of connections."""
+
+    class TimedProtocol(H11Protocol):
+        waiting: ClassVar[dict[H11Protocol, asyncio.TimerHandle]] = {}
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._follow()
+            if len(self.connections) > limits.max_connections:
+                oldest = next(iter(self.waiting), self)
+                oldest.transport.abort()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._follow()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._forget()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._forget()  # uvicorn closes idle connections itself
+
+        def _follow(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._forget()
+            elif self not in self.waiting:
+                self.waiting[self] = self.loop.call_later(limits.header_s, self.transport.abort)
+
+        def _forget(self) -> None:
+            if self in self.waiting:
+                self.waiting.pop(self).cancel()
+
+    return TimedProtocol
 
 
 def listen_on(host: str, port: int) -> socket.socket:
@@ -74,16 +160,18 @@ def listen_on(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(app: FastAPI, listener: socket.socket, log_config: dict[str, object] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM; what runs is given some time to finish."""
+def serve(
+    app: FastAPI, listener: socket.socket, log_config: dict[str, object] | None = None, grace_s: float = GRACE_S
+) -> None:
+    """Serve until SIGINT or SIGTERM; running requests have `grace_s` seconds to finish."""
     with suppress(KeyboardInterrupt):  # raised again by uvicorn when all is done
-        _server(app, log_config).run(sockets=[listener])
+        _server(app, log_config, grace_s).run(sockets=[listener])
 
 
 @contextmanager
 def background_server(app: FastAPI, host: str = "127.0.0.1") -> Iterator[str]:
     """Serve in a thread on a free port; gives the address, and stops at the end of the block."""
-    server = _server(app, None)
+    server = _server(app, None, GRACE_S)
     with listen_on(host, 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         thread.start()
@@ -98,17 +186,18 @@ def background_server(app: FastAPI, host: str = "127.0.0.1") -> Iterator[str]:
             thread.join()
 
 
-def _server(app: FastAPI, log_config: dict[str, object] | None) -> uvicorn.Server:
+def _server(app: FastAPI, log_config: dict[str, object] | None, grace_s: float) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
+        http=_protocol(app.state.limits),
         log_config=log_config,
         log_level="warning" if log_config is None else None,
         access_log=log_config is not None,
-        timeout_graceful_shutdown=GRACE_S,
+        timeout_graceful_shutdown=math.ceil(STOP_S if log_config is not None else grace_s),
         server_header=False,
         backlog=2048,
     )
-    return uvicorn.Server(config)
+    return _Server(config, lambda: getattr(app.state, "service", None), grace_s)
 
 
 # The app: routes, errors, the middleware around them, and the OpenAPI document ----------------------------------------
@@ -119,14 +208,16 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
     403: {"model": ErrorBody, "description": "Not yours, or from a foreign page."},
     404: {"model": ErrorBody, "description": "No such model, adapter, ControlNet, template or request."},
     409: {"model": ErrorBody, "description": "The name is taken."},
+    408: {"model": ErrorBody, "description": "The body arrives too slowly."},
     413: {"model": ErrorBody, "description": "A body above the limit."},
     429: {
         "model": ErrorBody,
         "description": "The queue is full, or the deadline too near; come again after `Retry-After` seconds.",
     },
     500: {"model": ErrorBody, "description": "The server failed on this request."},
-    503: {"model": ErrorBody, "description": "No worker is ready."},
+    503: {"model": ErrorBody, "description": "No worker is ready, or the server is stopping."},
     504: {"model": ErrorBody, "description": "Not ready by its deadline."},
+    507: {"model": ErrorBody, "description": "The disk of the server is full."},
 }
 
 
@@ -137,7 +228,7 @@ def make_app(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        app.state.service = service = Service(settings, backend)
+        app.state.service = service = Service(settings, backend, keys.tenants)
         on_start()
         try:
             yield
@@ -152,13 +243,13 @@ def make_app(
         docs_url=None,  # its page fetches scripts from elsewhere
         redoc_url=None,
     )
-    app.state.keys = keys
+    app.state.keys, app.state.limits = keys, settings.limits
     for router in (images_router, adapters_router, templates_router, models_router):
         app.include_router(router, responses=ANSWERS)
     app.include_router(health_router, responses={status: ANSWERS[status] for status in (401, 403)})
     app.include_router(page_router)
     errors.install(app)
-    app.add_middleware(LimitsMiddleware, limits=settings.limits, only_loopback=not keys)
+    app.add_middleware(LimitsMiddleware, limits=settings.limits, keys=keys)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 

@@ -1,5 +1,6 @@
 """What goes wrong, as clients of OpenAI's API expect to hear it: a status, and a body that says what, where and why."""
 
+import errno
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ log = logging.getLogger("takeup.serving.server")
 INVALID, REFUSED, BUSY, BROKEN = "invalid_request_error", "authentication_error", "rate_limit_error", "server_error"
 DO_NOT_RETRY = {"x-should-retry": "false"}  # OpenAI's clients repeat 409, 429 and 504 otherwise
 CLOSED_BY_CLIENT = 499
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WorkerLost(TakeupError):
@@ -61,6 +63,14 @@ def api_error(problem: BaseException) -> ApiError:
     """Convert any exception to an API error. Unexpected ones are logged, and reported without details."""
     if isinstance(problem, ApiError):
         return problem
+    if isinstance(problem, OSError) and problem.errno in FULL_DISK:
+        return ApiError(
+            507,
+            "the disk of the server is full; delete adapters or templates, or try again later",
+            kind=BROKEN,
+            code="insufficient_storage",
+            headers=DO_NOT_RETRY,
+        )
     for kind, make in _KNOWN.items():
         if isinstance(problem, kind):
             return make(str(problem))
@@ -108,6 +118,8 @@ def install(app: FastAPI) -> None:
 
     async def http_problem(_: Request, problem: Exception) -> JSONResponse:
         assert isinstance(problem, HTTPException)
+        if isinstance(problem.__cause__, ApiError | OSError):  # while a form was read
+            return response_of(problem.__cause__)
         code = {404: "not_found", 405: "method_not_allowed"}.get(problem.status_code)
         headers = dict(problem.headers or {})
         return response_of(ApiError(problem.status_code, str(problem.detail), code=code, headers=headers))
@@ -116,7 +128,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(TakeupError, any_problem)
     app.add_exception_handler(RequestValidationError, bad_fields)
     app.add_exception_handler(HTTPException, http_problem)
-    app.add_exception_handler(Exception, any_problem)
+    app.add_exception_handler(OSError, any_problem)
 
 
 def _first_problem(problem: RequestValidationError) -> ApiError:

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,20 +147,21 @@ class EditInputs:
         self._originals.remove(tenant, template)
         self._forget(template)
 
-    def edit(self, tenant: str, asked: EditForm, files: EditFiles) -> EditRequest:
+    def edit(self, tenant: str, asked: EditForm, files: EditFiles, num_steps: int, max_pixels: int) -> EditRequest:
         """What is asked of the editor. The image is kept for the next edit, if there is room."""
+        limits = replace(self._limits, max_input_pixels=min(max_pixels, self._limits.max_input_pixels))
         if files.image is None:
             data, image = self._found(tenant, asked.template or "")
         else:
-            data, image = files.image, image_from_bytes(files.image, self._limits, "image")
-        mask = mask_of(image, None if files.mask is None else image_from_bytes(files.mask, self._limits, "mask"))
+            data, image = files.image, image_from_bytes(files.image, limits, "image")
+        mask = mask_of(image, None if files.mask is None else image_from_bytes(files.mask, limits, "mask"))
         template = _template_of(tenant, image)
         strength = asked.strength or (WHOLE_STRENGTH if mask is None else MASKED_STRENGTH)
         return EditRequest(
             image,
             mask,
             strength=strength,
-            shared_steps=min(asked.shared_steps or 0, usual_bound(asked.steps, strength)),
+            shared_steps=min(asked.shared_steps or 0, usual_bound(num_steps, strength)),
             max_error=asked.max_error,
             exact=asked.exact is True,
             tenant=tenant,

@@ -17,8 +17,8 @@ from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.types import Receive, Scope, Send
 
-from takeup.serving.server.access import ApiKeys
-from takeup.serving.server.errors import CLOSED_BY_CLIENT, REFUSED, ApiError
+from takeup.serving.server.access import ApiKeys, no_valid_key
+from takeup.serving.server.errors import CLOSED_BY_CLIENT, ApiError
 from takeup.serving.server.image_codec import EditFiles, base64_text
 from takeup.serving.server.progress_hub import RequestProgress
 from takeup.serving.server.schemas import (
@@ -89,9 +89,7 @@ def tenant_of(
     keys: ApiKeys = request.app.state.keys
     tenant = keys.tenant_of(request.headers.get("authorization"))
     if tenant is None:
-        message = "no valid key was sent; send one as `Authorization: Bearer KEY`"
-        headers = {"WWW-Authenticate": "Bearer"}
-        raise ApiError(401, message, kind=REFUSED, code="invalid_api_key", headers=headers)
+        raise no_valid_key()
     return tenant
 
 

@@ -68,8 +68,10 @@ class ImageRequestBody(BaseModel, ABC):
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
         None, description="The first image has this seed, the next ones those after it; drawn if left out."
     )
-    steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] = 30
-    guidance: Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)] = 5.0
+    steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = Field(None, description="Default: that of the model.")
+    guidance: Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)] | None = Field(
+        None, description="Guidance scale; default: that of the model."
+    )
     exact: bool | None = Field(None, description="False: begin before the LoRAs are loaded, within a usual bound.")
     late_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
         None, description="So many steps may be made before the LoRAs are there."

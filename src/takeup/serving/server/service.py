@@ -6,7 +6,7 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -45,11 +45,13 @@ class AcceptedRequest:
         self,
         service: Service,
         jobs: list[ImageJob],
+        tenant: str,
         progress: RequestProgress,
         adapters: Sequence[RegisteredAdapter],
         held: ExitStack,
         reservation: Reservation,
     ) -> None:
+        self._tenant = tenant
         self._service, self._jobs, self._adapters, self._held, self._reservation = (
             service,
             jobs,
@@ -57,6 +59,8 @@ class AcceptedRequest:
             held,
             reservation,
         )
+        self._tasks: list[asyncio.Task[FinishedImage]] = []
+        self._is_stopped = False
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
         self.progress = progress
@@ -69,10 +73,13 @@ class AcceptedRequest:
 
     async def run(self) -> list[FinishedImage]:
         """All pictures, in order. The first failure ends the others too."""
-        tasks = [asyncio.create_task(self._make(number, job)) for number, job in enumerate(self._jobs)]
+        self._tasks = [asyncio.create_task(self._make(number, job)) for number, job in enumerate(self._jobs)]
         try:
-            made = await asyncio.gather(*tasks)
+            made = await asyncio.gather(*self._tasks)
         except asyncio.CancelledError:
+            if self._is_stopped:
+                self.progress.publish("error", **body_of(stopping()))
+                raise stopping() from None
             self.progress.publish("cancelled")
             raise
         except Exception as problem:
@@ -80,14 +87,21 @@ class AcceptedRequest:
             self.progress.publish("error", **body_of(answer))
             raise answer from problem
         finally:
-            for task in tasks:
+            for task in self._tasks:
                 task.cancel()
         self._service.metrics.request_s.observe(self.age_s)
         self.progress.publish("done", images=len(made))
         return made
 
+    def stop(self) -> None:
+        """End it with an error, because the server stops."""
+        self._is_stopped = True
+        for task in self._tasks:
+            task.cancel()
+
     def close(self) -> None:
         """Give back places and adapters."""
+        self._service.works.discard(self)
         self.progress.end()
         self._held.close()
 
@@ -95,7 +109,7 @@ class AcceptedRequest:
         metrics = self._service.metrics
         until_s = None if job.within_s is None else self._began_s + job.within_s
         loras = tuple(use.name for use in job.request.loras)
-        async with self._service.admission_queue.slot(loras, job.request.num_steps, until_s):
+        async with self._service.admission_queue.slot(loras, job.request.num_steps, until_s, self._tenant):
             queued_s = self.age_s
             metrics.queue_s.observe(queued_s)
             self.progress.publish("started", image=number)
@@ -139,6 +153,7 @@ class AcceptedRequest:
 # The service: from what a tenant asks to pictures. It holds all that requests share, and knows nothing of HTTP --------
 
 SEEDS = 2**32 - MAX_IMAGES
+MAX_ENLARGEMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +167,12 @@ class Caller:
 class Service:
     """Make it inside a running event loop."""
 
-    def __init__(self, settings: ServerSettings, backend: Backend) -> None:
+    def __init__(self, settings: ServerSettings, backend: Backend, tenants: Collection[str] = ()) -> None:
         limits = settings.limits
         self.settings, self.backend = settings, backend
         self.started_s = time.time()
         self.admission_queue = settings.rules.admission_queue(
-            limits.max_running, limits.max_waiting, lambda: backend.loras
+            limits.max_running, limits.max_waiting, lambda: backend.loras, tenants
         )
         self.progress_hub = ProgressHub()
         self.metrics = ServerMetrics(self.admission_queue, backend)
@@ -168,6 +183,7 @@ class Service:
         self.edit_inputs = EditInputs(settings.templates or settings.uploads / ".templates", limits, backend.forget)
         self.threads = ThreadPoolExecutor(2, thread_name_prefix="files")
         self.is_stopping = False
+        self.works: set[AcceptedRequest] = set()
 
     @property
     def is_ready(self) -> bool:
@@ -178,15 +194,19 @@ class Service:
         self._check_ready()
         self._check_model(asked.model)
         self._check_size(asked)
+        num_steps = asked.steps or self.backend.card.num_steps
         with ExitStack() as held:
             reservation = held.enter_context(
-                self.admission_queue.reserve(asked.n, asked.steps, asked.deadline_s or math.inf)
+                self.admission_queue.reserve(asked.n, num_steps, asked.deadline_s or math.inf, caller.tenant)
             )
             names = _names(asked)
             adapters = held.enter_context(self.adapter_registry.hold(caller.tenant, names, "loras"))
             jobs = await self._jobs(caller.tenant, asked, adapters, files)
+            self._check_ready()  # the signal to stop may have arrived while files were read
             progress = self.progress_hub.open(caller.tenant, caller.request)
-            return AcceptedRequest(self, jobs, progress, adapters, held.pop_all(), reservation)
+            work = AcceptedRequest(self, jobs, caller.tenant, progress, adapters, held.pop_all(), reservation)
+            self.works.add(work)
+            return work
 
     async def run_in_thread(self, act: object, *arguments: object) -> object:
         """Do something slow with files, off the event loop."""
@@ -202,8 +222,10 @@ class Service:
     # ---------------------------------------------------------------------------------------------------------------
 
     def _check_ready(self) -> None:
+        if self.is_stopping:
+            raise stopping()
         if not self.is_ready:
-            message = "the server is starting, stopping or broken; try again later"
+            message = "the server is starting or broken; try again later"
             raise ApiError(503, message, kind="server_error", code="not_ready", headers={"Retry-After": "5"})
 
     def _check_model(self, model: str | None) -> None:
@@ -211,8 +233,14 @@ class Service:
             message = f"the model {model!r} is not served here; this is {self.settings.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
+    @property
+    def max_pixels(self) -> int:
+        """Of images that are generated or edited: cost grows with the square, and models fail far above their size."""
+        most, usual = self.settings.limits.max_output_pixels, self.backend.card.usual_pixels
+        return min(most, MAX_ENLARGEMENT * usual) if usual else most
+
     def _check_size(self, asked: ImageRequestBody) -> None:
-        most = self.settings.limits.max_output_pixels
+        most = self.max_pixels
         if asked.size_px is not None and math.prod(asked.size_px) > most:
             message = f"the size {asked.size} is above the limit of {most} pixels; ask for a smaller image"
             raise ApiError(400, message, param="size", code="invalid_size")
@@ -224,8 +252,9 @@ class Service:
         edit = None
         if files is not None:
             assert isinstance(asked, EditForm)
+            num_steps = asked.steps or self.backend.card.num_steps
             edit = await asyncio.get_running_loop().run_in_executor(
-                self.threads, self.edit_inputs.edit, tenant, asked, files
+                self.threads, self.edit_inputs.edit, tenant, asked, files, num_steps, self.max_pixels
             )
         first = secrets.randbelow(SEEDS) if asked.seed is None else asked.seed
         return [
@@ -244,17 +273,18 @@ class Service:
     ) -> Request:
         width_px, height_px = asked.size_px or (None, None)
         uses = zip(asked.requested_loras, adapters, strict=True)
+        num_steps = asked.steps or self.backend.card.num_steps
         return Request(
             prompt=asked.prompt,
             negative_prompt=asked.negative_prompt,
-            num_steps=asked.steps,
-            guidance=asked.guidance,
+            num_steps=num_steps,
+            guidance=self.backend.card.guidance if asked.guidance is None else asked.guidance,
             seed=seed,
             width_px=width_px,
             height_px=height_px,
             loras=tuple(LoraUse(str(adapter.path), one.scale) for one, adapter in uses),
             controls=controls,
-            late_steps=_late_steps(asked),
+            late_steps=_late_steps(asked, num_steps),
         )
 
     async def _control(self, asked: ControlNetSelection, number: int) -> ControlUse:
@@ -267,6 +297,12 @@ class Service:
         return ControlUse(asked.name, image, asked.scale, asked.start, asked.end)
 
 
+def stopping() -> ApiError:
+    """The answer of a server that received the signal to stop."""
+    message = "the server is stopping; send the request again, to another server or later"
+    return ApiError(503, message, kind="server_error", code="not_ready", headers={"Retry-After": "5"})
+
+
 def _names(asked: ImageRequestBody) -> list[str]:
     names = [one.name for one in asked.requested_loras]
     if len(set(names)) < len(names):
@@ -274,7 +310,7 @@ def _names(asked: ImageRequestBody) -> list[str]:
     return names
 
 
-def _late_steps(asked: ImageRequestBody) -> int:
+def _late_steps(asked: ImageRequestBody, num_steps: int) -> int:
     if asked.late_steps is not None:
         return asked.late_steps
-    return usual_bound(asked.steps) if asked.exact is False else 0
+    return usual_bound(num_steps) if asked.exact is False else 0

@@ -41,11 +41,22 @@ class ServerPolicies:
         return Admission(max_waiting, self.in_time)
 
     def admission_queue(
-        self, max_running: int, max_waiting: int, known: Callable[[], Collection[Hashable]]
+        self,
+        max_running: int,
+        max_waiting: int,
+        known: Callable[[], Collection[Hashable]],
+        tenants: Collection[str] = (),
     ) -> AdmissionQueue:
-        """The admission queue under these policies; `known` are the LoRAs that are in memory."""
-        queue = ReorderingQueue[Waiter](ORDERS[self.order], self.patience)
-        return AdmissionQueue(max_running, self.admission(max_waiting), queue, known)
+        """The admission queue under these policies; `known` are the LoRAs that are in memory.
+
+        Half of the places are divided equally among the tenants; the other half is for all of them.
+        """
+        places_each = (max_running + max_waiting) // (2 * len(tenants)) if len(tenants) > 1 else 0
+
+        def queue() -> ReorderingQueue[Waiter]:
+            return ReorderingQueue(ORDERS[self.order], self.patience)
+
+        return AdmissionQueue(max_running, self.admission(max_waiting), queue, known, tenants, places_each)
 
 
 # What a server is started with: the sizes it accepts, how many requests run and wait, and where adapters lie ----------
@@ -66,6 +77,9 @@ class ServerLimits:
     max_adapter_bytes: int = 1024 * MEBI
     max_adapters: int = 1_000
     max_template_bytes: int = 256 * MEBI
+    max_connections: int = 4_000
+    header_s: float = 10.0
+    body_idle_s: float = 30.0
 
     def __post_init__(self) -> None:
         if self.max_running < 1 or self.max_waiting < 0:

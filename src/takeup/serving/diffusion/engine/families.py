@@ -259,7 +259,12 @@ class StableDiffusion:
     def decode(self, run: DenoisingRun) -> torch.Tensor:
         vae = self.pipeline.vae
         image = vae.decode((run.latents / vae.config.scaling_factor).to(vae.dtype), return_dict=False)[0]
-        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
+        flagged = None
+        if self.pipeline.safety_checker is not None:
+            image, flagged = self.pipeline.run_safety_checker(image, image.device, self.where[1])
+        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(
+            image, output_type="pt", do_denormalize=[not one for one in flagged or [False]]
+        )
         return decoded
 
     def _has_branches(self, request: Request) -> bool:
@@ -330,6 +335,8 @@ class StableDiffusionXL(StableDiffusion):
         else:
             latents = latents / vae.config.scaling_factor
         image = vae.decode(latents.to(vae.dtype), return_dict=False)[0]
+        if self.pipeline.watermark is not None:
+            image = self.pipeline.watermark.apply_watermark(image)
         decoded: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
         return decoded
 

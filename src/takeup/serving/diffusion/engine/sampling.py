@@ -68,6 +68,11 @@ def size_of(pipeline: Any, request: Request) -> tuple[int, int]:
     return height, width
 
 
+def usual_pixels(pipeline: Any) -> int:
+    """The number of pixels that the model was trained for."""
+    return _usual_size(pipeline) ** 2
+
+
 def _usual_size(pipeline: Any) -> int:
     if hasattr(pipeline, "default_sample_size"):
         return int(pipeline.default_sample_size * pipeline.vae_scale_factor)
@@ -81,6 +86,22 @@ def grain_of(pipeline: Any) -> int:
         return 8
     patch = 2 if type(pipeline).__name__ == "FluxPipeline" else pipeline.patch_size
     return int(pipeline.vae_scale_factor * patch)
+
+
+# Steps and guidance of requests that do not say them ------------------------------------------------------------------
+
+FEW_STEP_NAMES = ("turbo", "lightning", "schnell", "hyper", "lcm")
+USUAL = {"StableDiffusion3": (28, 7.0), "StableDiffusionXL": (30, 5.0), "StableDiffusion": (30, 7.5)}
+
+
+def usual_settings(pipeline: Any, name: str) -> tuple[int, float]:
+    """Steps and guidance scale for a model of this name, a folder or a hub id: distilled models take four steps."""
+    kind = type(pipeline).__name__
+    if kind.startswith("Flux"):
+        return (28, 3.5) if pipeline.transformer.config.guidance_embeds else (4, 0.0)
+    if any(word in name.lower().rpartition("/")[2] for word in FEW_STEP_NAMES):
+        return 4, 0.0
+    return next(values for start, values in USUAL.items() if kind.startswith(start))
 
 
 # Guidance by a negative branch, as the pipelines of diffusers compute it ----------------------------------------------

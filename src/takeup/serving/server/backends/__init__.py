@@ -36,11 +36,17 @@ class ImageJob:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What the API must know of a model without having it."""
+    """What the API must know of a model without having it.
+
+    `usual_pixels`: of the images it was trained for, 0 if unknown. `num_steps` and `guidance` are defaults.
+    """
 
     family: str
     targets: LoraTargets
     controls: tuple[str, ...]
+    usual_pixels: int = 0
+    num_steps: int = 30
+    guidance: float = 5.0
 
 
 @dataclass(slots=True, eq=False)

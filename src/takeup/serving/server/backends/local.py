@@ -25,6 +25,7 @@ from takeup.serving.diffusion.addons.lora.loading import LoraStore, ProcessLoade
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.diffusion.contract import AddOn, DenoisingRun, Family
 from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.sampling import usual_pixels, usual_settings
 from takeup.serving.diffusion.engine.steps import OnStep, StepEngine
 from takeup.serving.diffusion.engine.tiny import TINY, build
 from takeup.serving.diffusion.execution.executors import DEFAULT_OPTIONS, CudaGraphExecutor, EagerExecutor, Executor
@@ -373,6 +374,7 @@ class ServingPlan:
     reads_in_process: bool = False
     num_cpu_threads: int | None = None
     templates: TemplateStorage = field(default_factory=TemplateStorage)
+    checks_safety: bool = True
 
     def build(self) -> LocalBackend:
         """Load the model and start its step loop."""
@@ -381,6 +383,8 @@ class ServingPlan:
         if self.cache_policy not in ADAPTER_POLICIES:
             raise UnknownName("policy of the adapter cache", self.cache_policy, ADAPTER_POLICIES)
         pipeline = open_model(self.model, self.device)
+        if not self.checks_safety:
+            pipeline.safety_checker = pipeline.watermark = None
         family, targets = family_of(pipeline), LoraTargets.of(pipeline)
         nets = self._controlnets(pipeline)
         store = self._store(targets)
@@ -392,7 +396,8 @@ class ServingPlan:
         add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
         engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
-        return LocalBackend(engine, editor, ModelCard(type(pipeline).__name__, targets, tuple(nets)), store)
+        usual = usual_pixels(pipeline), *usual_settings(pipeline, self.model)
+        return LocalBackend(engine, editor, ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual), store)
 
     def _controls(self, family: Family, nets: Mapping[str, Any], compute: Executor) -> Controls:
         return Controls(family, nets, workers_for(compute, nets), max_change=self.control_change)
