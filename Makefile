@@ -1,5 +1,5 @@
 # The words a person needs. Everything happens in .venv; no root, nothing outside this folder.
-.PHONY: run test test-engines test-random test-spark35 check house bench docs clean
+.PHONY: run test test-engines test-random mutants test-spark35 check house bench docs clean
 
 run:  ## set up the light core and take the tour
 	@scripts/setup
@@ -21,6 +21,10 @@ test-random:  ## the same as test, with examples drawn from a fresh seed that is
 	@scripts/setup test
 	@seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; echo "test-random: SEED=$$seed"; \
 	$(PYTEST) -m "not engine and not paper" --hypothesis-seed=$$seed
+
+mutants:  ## change the pure rooms a little, 600 times, and count the changes that tests notice; takes hours
+	@scripts/setup test
+	@.venv/bin/python scripts/mutants.py
 
 test-spark35:  ## the Spark plug-in on Spark 3.5, in an environment of its own
 	@test -x .venv35/bin/python || python3 -m venv .venv35
