@@ -1,4 +1,4 @@
-"""Mutation score of the pure rooms: `make mutants`, or `python scripts/mutants.py --count 600 --seed 1 [--domain edge]`.
+"""Mutation score of the pure rooms: `make mutants`, or `python scripts/mutants.py --count 600 --domain edge`.
 
 A mutant is one small change of one statement: a comparison, an arithmetic operator, a constant, `and` for `or`, a
 negated condition, a dropped call. The tests that import its module run on a copy of the sources; a mutant that no test
