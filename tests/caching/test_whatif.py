@@ -12,6 +12,7 @@ from takeup.caching.policies import find_policy
 from takeup.caching.simulate.compiled.replay import replay
 from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces.job_graph import WorkloadBuilder
+from takeup.caching.traces.spark_event_log import read_event_log
 from takeup.core.report import Report
 
 DATA = Path(__file__).parent / "data"
@@ -116,3 +117,26 @@ def test_a_log_without_block_updates_says_what_to_set() -> None:
     report = whatif("zip-two-executors.eventlog.gz", policies=("spark", "dag"), capacities=("50%",))
 
     assert any("spark.eventLog.logBlockUpdates.enabled=true" in note for note in report.notes)
+
+
+# Pairs of a recorded log and what was measured in that run -----------------------------------------------------------
+
+STOCK_RUNS = ("scan-short-of-memory.eventlog.gz", "window-short-of-memory.eventlog.gz")
+
+
+@pytest.mark.parametrize("log", STOCK_RUNS)
+def test_the_hits_of_stock_spark_are_predicted_within_five_percent(log: str) -> None:
+    recorded = read_event_log(DATA / log)
+    measured = recorded.num_found / recorded.num_reads
+
+    predicted = whatif(log, policies=("spark",), capacities=("recorded",)).tables[0].rows[0]
+
+    assert 0 < measured < 1
+    assert predicted[3] == pytest.approx(measured, abs=0.05)
+    assert predicted[4] <= measured <= predicted[5]  # type: ignore[operator]
+
+
+def test_plain_lru_mistakes_a_scan_for_hopeless_and_sparks_rule_does_not() -> None:
+    report = whatif(STOCK_RUNS[0], policies=("spark", "lru"), capacities=("recorded",))
+
+    assert [row[3] > 0.3 for row in report.tables[0].rows] == [True, False]  # type: ignore[operator]

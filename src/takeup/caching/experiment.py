@@ -225,14 +225,20 @@ def _pool_sizes(scenario: CachingScenario, log: EventLog) -> list[int]:
 
 
 def _assumptions(profile: str, log: EventLog, pool_bytes: int) -> list[tuple[str, int]]:
-    """What is known of the future, and how much of the pool is left for blocks: as expected, at least, at most."""
-    num_others = (log.num_slots - 1) * log.workload.num_workers  # tasks that store a block at the same time
-    block_bytes = int(log.workload.block_bytes.mean())
-    tasks_bytes = log.num_slots * log.workload.num_workers * log.execution_bytes
-    execution_bytes = min(int(EXECUTION_SHARE * pool_bytes), tasks_bytes)
-    expected = pool_bytes - execution_bytes - num_others * min(block_bytes, UNROLL_BYTES)
-    least = pool_bytes - execution_bytes - num_others * block_bytes
+    """What is known of the future, and how much memory is left for blocks: as expected, at least, at most.
+
+    Tasks use a part of the pool of the recorded run. Any other size is taken to be for blocks alone.
+    """
     other = "recurring" if profile == "online" else "online"
+    if pool_bytes != log.pool_bytes:
+        return [(profile, pool_bytes), (other, pool_bytes)]
+    workers, block_bytes = log.workload.num_workers, int(log.workload.block_bytes.mean())
+    tasks_bytes = log.num_slots * workers * log.execution_bytes
+    left_bytes = pool_bytes - min(int(EXECUTION_SHARE * pool_bytes), tasks_bytes)
+    left_bytes -= workers * max(0, UNROLL_BYTES - block_bytes)  # a block is stored only where so much could be freed
+    num_others = (log.num_slots - 1) * workers  # tasks that store a block at the same time
+    expected = left_bytes - num_others * min(block_bytes, UNROLL_BYTES)
+    least = left_bytes - num_others * max(block_bytes, UNROLL_BYTES)
     return [(profile, max(1, expected)), (profile, max(1, least)), (profile, pool_bytes), (other, max(1, expected))]
 
 

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 
 from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import POLICIES, find_policy
+from takeup.caching.simulate.compiled.layout import POLICY_CODES
 from takeup.caching.simulate.compiled.replay import replay
 from takeup.caching.simulate.plain import simulate
 from workloads import engines, workloads
 
-NAMES = [*POLICIES, *(f"{name}+admission" for name, spec in POLICIES.items() if spec.uses_table), "dag-admission"]
+TABLE = [f"{name}+admission" for name, spec in POLICIES.items() if spec.uses_table]
+NAMES = [*POLICY_CODES, *TABLE, "dag-admission"]
 TIMES = ("task_time_s", "makespan_s", "inactive_share")
 
 

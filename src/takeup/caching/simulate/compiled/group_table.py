@@ -109,11 +109,7 @@ def _nearest_terms(run: ReplayState, block: int) -> int:
 def set_keys(run: ReplayState, block: int) -> None:
     """Write the block's rank under the policy into its keys."""
     policy, key1, key2 = run.rules.policy, 0.0, 0.0
-    if policy == layout.LFU:
-        key1 = float(run.blocks[block].frequency)
-    elif policy == layout.GDSF:
-        key1 = run.blocks[block].key1
-    elif policy == layout.LRC:
+    if policy == layout.LRC:
         key1 = float(run.blocks[block].rc)
     elif policy == layout.LERC:
         key1, key2 = float(run.blocks[block].erc), float(run.blocks[block].rc)
@@ -132,7 +128,7 @@ def set_keys(run: ReplayState, block: int) -> None:
 @bare
 def refresh(run: ReplayState, block: int) -> None:
     """Update the block's rank after a change it depends on."""
-    if run.blocks[block].heap_place >= 0 and layout.LRC <= run.rules.policy < layout.SIEVE:
+    if run.blocks[block].heap_place >= 0 and run.rules.policy >= layout.LRC:
         set_keys(run, block)
         layout.sift(run, run.blocks[block].worker, run.blocks[block].heap_place)
 

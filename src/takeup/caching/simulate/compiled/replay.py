@@ -5,15 +5,20 @@ import numpy as np
 from takeup.caching.contract import PolicySpec
 from takeup.caching.model import Bools, CachingResult, EngineModel, Workload
 from takeup.caching.policies.dag import NUM_CONSUMERS
-from takeup.caching.policies.s3fifo import queue_bytes
 from takeup.caching.simulate.compiled import group_table, layout
 from takeup.caching.simulate.compiled.layout import Records, ReplayRules, ReplayState
+from takeup.caching.simulate.plain import simulate
 from takeup.core.arrays import Ints
 from takeup.core.compiled import bare, inlined, kernel
 
 
 def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> CachingResult:
-    """The same result as `simulate(spec, workload, engine)`, at millions of accesses per second."""
+    """The same result as `simulate(spec, workload, engine)`, at millions of accesses per second where a kernel has it.
+
+    Policies that rank by past reads or keep queues have none: they serve to compare, and run in `simulate` itself.
+    """
+    if spec.base not in layout.POLICY_CODES:
+        return simulate(spec, workload, engine)
     run = _lay_out(workload, _rules(spec, workload, engine), workload.recomputes(engine.miss))
     replay_tasks(run)
     totals = run.totals[0]
@@ -34,7 +39,6 @@ def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Caching
 
 def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> ReplayRules:
     worker_bytes = engine.capacity_bytes // workload.num_workers
-    small_bytes, ghost_bytes = queue_bytes(worker_bytes)
     policy = layout.POLICY_CODES[spec.base]
     return ReplayRules(
         policy=policy,
@@ -44,8 +48,6 @@ def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> ReplayR
         cost_model=layout.COST_MODELS[engine.cost_model],
         disk_bytes_per_s=float(engine.disk_bytes_per_s),
         worker_bytes=worker_bytes,
-        small_bytes=small_bytes,
-        ghost_bytes=ghost_bytes,
         stages_ascend=bool(np.all(np.diff(workload.task_stage) >= 0)),
         spares_siblings=spec.base == "spark",
         num_datasets=1 + int(workload.block_dataset.max(initial=-1)),
@@ -68,7 +70,6 @@ def _lay_out(workload: Workload, rules: ReplayRules, recomputes: Bools) -> Repla
         dataset_bytes=np.zeros(rules.num_datasets * workload.num_workers + 1, np.int64),
         users=np.repeat(np.arange(workload.num_tasks), np.diff(workload.input_starts))[by_block],
         workers=_workers(workload, rules),
-        queues=_records(layout.QUEUE, 3 * workload.num_workers, oldest=-1, newest=-1),
         stages=_records(layout.STAGE, len(workload.stage_after), after=workload.stage_after),
         job_starts=_starts(task_job, len(job_ids)),
         job_tasks=np.argsort(task_job, kind="stable"),
@@ -93,8 +94,6 @@ def _blocks(workload: Workload, user_starts: Ints, recomputes: Bools) -> Records
         heap_place=-1,
         obtained_by=-1,
         pinned_by=-1,
-        older=-1,
-        newer=-1,
     )
 
 
@@ -124,7 +123,7 @@ def _inputs(workload: Workload, by_block: Ints, user_starts: Ints) -> Records:
 
 def _workers(workload: Workload, rules: ReplayRules) -> Records:
     heap_starts = _starts(workload.block_worker, workload.num_workers)[:-1]
-    return _records(layout.WORKER, workload.num_workers, heap_start=heap_starts, free_bytes=rules.worker_bytes, hand=-1)
+    return _records(layout.WORKER, workload.num_workers, heap_start=heap_starts, free_bytes=rules.worker_bytes)
 
 
 def _records(kind: np.dtype[np.void], count: int, **columns: object) -> Records:
@@ -146,14 +145,9 @@ def _starts(keys: Ints, num_keys: int) -> Ints:
 def touch(run: ReplayState, block: int) -> None:
     """Update the policy's state for a read from memory."""
     record = run.blocks[block]
-    if run.rules.policy >= layout.SIEVE:
-        layout.record_read(run, block)
-        return
     run.totals[0].clock += 1
     if run.rules.policy != layout.FIFO:
         record.last_used = run.totals[0].clock
-    record.frequency += 1
-    _set_history_key(run, block)
     layout.sift(run, record.worker, record.heap_place)
 
 
@@ -167,16 +161,9 @@ def put(run: ReplayState, block: int, task: int) -> None:
     record.status = layout.STORED
     if was_lost:
         group_table.set_missing(run, block, -1)
-    returning = record.queue == layout.GHOST
-    if returning:
-        layout.unqueue(run, block)
     if run.rules.admission:
         group_table.set_keys(run, block)
-    num_chosen = (
-        layout.choose_queued(run, block, task) if run.rules.policy >= layout.SIEVE else _choose(run, block, task)
-    )
-    if run.rules.policy == layout.GDSF:
-        num_chosen = _compete(run, block, num_chosen)
+    num_chosen = _choose(run, block, task)
     if num_chosen < 0:
         run.totals[0].refused += 1
         record.status = layout.LOST
@@ -187,51 +174,20 @@ def put(run: ReplayState, block: int, task: int) -> None:
     run.totals[0].inactive_now += record.bytes if record.rc == 0 else 0
     for place in range(num_chosen):
         _evict(run, run.scratch[place].chosen)
-    _enter(run, block, returning)
+    _enter(run, block)
 
 
 @inlined
-def _enter(run: ReplayState, block: int, returning: bool) -> None:
-    """Insert the block into the policy's structures."""
+def _enter(run: ReplayState, block: int) -> None:
+    """Insert the block into the order of its worker."""
     record = run.blocks[block]
     run.workers[record.worker].free_bytes -= record.bytes
     _count_dataset(run, block, 1)
-    if run.rules.policy >= layout.SIEVE:
-        record.frequency = 0
-        layout.enter_queue(run, block, returning)
-        return
     run.totals[0].clock += 1
     record.last_used = run.totals[0].clock
-    record.frequency = 1
-    if run.rules.policy == layout.LFU or run.rules.policy >= layout.LRC:
+    if run.rules.policy >= layout.LRC:
         group_table.set_keys(run, block)
     layout.push(run, record.worker, block)
-
-
-@inlined
-def _set_history_key(run: ReplayState, block: int) -> None:
-    """The rank of the policies that count reads, set whenever the block is used."""
-    record = run.blocks[block]
-    if run.rules.policy == layout.LFU:
-        record.key1 = float(record.frequency)
-    elif run.rules.policy == layout.GDSF:
-        record.key1 = run.workers[record.worker].age + record.frequency / record.bytes
-
-
-@inlined
-def _compete(run: ReplayState, block: int, num_chosen: int) -> int:
-    """See `GreedyDualSizeFrequency.make_room`: the incoming block is refused if it ranks below one of its victims."""
-    record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
-    record.key1 = worker.age + 1 / record.bytes
-    if num_chosen <= 0:
-        return num_chosen
-    highest = run.blocks[run.scratch[num_chosen - 1].chosen].key1
-    worker.age = max(worker.age, min(highest, record.key1))
-    if highest <= record.key1:
-        return num_chosen
-    for place in range(num_chosen):
-        layout.push(run, record.worker, run.scratch[place].chosen)
-    return -1
 
 
 @inlined
@@ -268,11 +224,7 @@ def _drop(run: ReplayState, block: int) -> None:
     record = run.blocks[block]
     if record.status != layout.STORED:
         return
-    if run.rules.policy >= layout.SIEVE:
-        layout.unqueue(run, block)
-        record.frequency = 0
-    else:
-        layout.remove(run, record.worker, record.heap_place)
+    layout.remove(run, record.worker, record.heap_place)
     _free(run, block)
 
 
