@@ -10,7 +10,7 @@ import pytest
 
 from takeup.caching.engines.spark import session
 from takeup.caching.engines.spark.session import PLUGIN, POLICIES, configure, counters, settings
-from takeup.errors import BadInput, UnknownName
+from takeup.errors import BadInput, MissingEngine, UnknownName
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'takeup[spark]'")
 
@@ -121,7 +121,45 @@ def test_a_running_session_is_too_late_for_a_plug_in(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(SparkContext, "_active_spark_context", object())
 
     with pytest.raises(BadInput, match="stop"):
-        configure(Builder())
+        configure(Builder(), strict=True)
+
+
+@pytest.mark.parametrize(
+    "error", [MissingEngine("there is no jar"), OSError("disk full"), RuntimeError("the JVM died")]
+)
+def test_a_plug_in_that_cannot_be_installed_leaves_the_application_on_stock(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> Path:
+        raise error
+
+    monkeypatch.setattr(session, "jar", fails)
+
+    builder = configure(Builder(spark_jars="/my.jar"))
+
+    assert builder._options == {"spark.jars": "/my.jar"}
+    assert [record.message for record in caplog.records] == [
+        f"Spark keeps its own eviction, without the plug-in: {error}"
+    ]
+
+
+def test_a_late_failure_changes_neither_the_builder_nor_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(name: str) -> str:
+        os.environ["PYSPARK_SUBMIT_ARGS"] = "changed"
+        raise RuntimeError(name)
+
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--jars /a.jar pyspark-shell")
+    monkeypatch.setattr(session, "_given_to_jvm", fails)
+
+    assert configure(Builder())._options == {}
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--jars /a.jar pyspark-shell"
+
+
+def test_a_connect_client_is_told_to_configure_its_server(caplog: pytest.LogCaptureFixture) -> None:
+    builder = configure(Builder(spark_remote="sc://host"))
+
+    assert builder._options == {"spark.remote": "sc://host"}
+    assert "start the Connect server with" in caplog.text
 
 
 def _session(answer: str | None) -> SimpleNamespace:
@@ -129,9 +167,11 @@ def _session(answer: str | None) -> SimpleNamespace:
     return SimpleNamespace(_jvm=SimpleNamespace(io=SimpleNamespace(takeup=SimpleNamespace(spark=plugin))))
 
 
-def test_a_session_without_the_plug_in_has_no_counters() -> None:
-    with pytest.raises(BadInput, match="without the plug-in"):
-        counters(_session(None))  # type: ignore[arg-type]
+@pytest.mark.parametrize("running", [_session(None), SimpleNamespace()])
+def test_a_session_without_the_plug_in_has_counts_that_are_not_active(running: SimpleNamespace) -> None:
+    counts = counters(running)  # type: ignore[arg-type]
+
+    assert (counts.is_active, counts.hits) == (False, 0)
 
 
 def test_the_counters_of_a_session_are_those_of_its_driver() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -131,10 +132,12 @@ def counts_report(counts: SparkCounts, title: str) -> Report:
 # A Spark session with the plug-in, and its counters -------------------------------------------------------------------
 
 PLUGIN = "io.takeup.spark.TakeupPlugin"
+SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 LISTS = ("spark.jars", "spark.plugins")  # settings that may already have values
 POLICIES = ("lru", "lrc", "lerc", "mrd", "next", "dag")
 _OPTION = re.compile(r"(?P<name>[a-z0-9]+)(?P<option>[+-].*)?")
 Builder = TypeVar("Builder")
+logger = logging.getLogger("takeup.spark")
 
 
 def settings(
@@ -165,25 +168,55 @@ def configure(
     profile: Path | str | None = None,
     counters_file: Path | str | None = None,
     prefetch: bool = False,
+    *,
+    strict: bool = False,
 ) -> Builder:
-    """The session builder with the plug-in added to it; jars and plug-ins it names already are kept."""
-    _require_no_running_context()
-    values = settings(policy, profile, counters_file, prefetch)
-    _show_to_running_jvm(values["spark.jars"])
-    options: dict[str, str] = getattr(builder, "_options", {})
-    for name, value in values.items():
-        given = f"{options.get(name, '')},{_given_to_jvm(name)}".split(",") if name in LISTS else []
-        before = [part for part in dict.fromkeys(given) if part and part != value]
-        builder.config(name, ",".join([*before, value]))  # type: ignore[attr-defined]
+    """The session builder with the plug-in added to it; jars and plug-ins it names already are kept.
+
+    The application comes first: whatever goes wrong here is one warning in the log `takeup.spark`, and the builder is
+    returned as it was, for a session with Spark's own eviction. With `strict` it is raised instead.
+    """
+    arguments = os.environ.get(SUBMIT_ARGUMENTS)
+    try:
+        options = _options(builder, settings(policy, profile, counters_file, prefetch))
+    except Exception as error:
+        if arguments is not None:
+            os.environ[SUBMIT_ARGUMENTS] = arguments
+        if strict:
+            raise
+        logger.warning("Spark keeps its own eviction, without the plug-in: %s", error)
+        return builder
+    for name, value in options.items():
+        builder.config(name, value)  # type: ignore[attr-defined]
     return builder
 
 
+def _options(builder: object, values: Mapping[str, str]) -> dict[str, str]:
+    """The values to set on this builder, joined with what it and the environment say already."""
+    given: dict[str, str] = getattr(builder, "_options", {})
+    if "SPARK_REMOTE" in os.environ or "spark.remote" in given:
+        raise BadInput(
+            "a Spark Connect client cannot load plug-ins; start the Connect server with the values of "
+            "takeup.caching.engines.spark.settings()"
+        )
+    _require_no_running_context()
+    _show_to_running_jvm(values["spark.jars"])
+    options = dict(values)
+    for name in LISTS:
+        parts = f"{given.get(name, '')},{_given_to_jvm(name)}".split(",")
+        before = [part for part in dict.fromkeys(parts) if part and part != values[name]]
+        options[name] = ",".join([*before, values[name]])
+    return options
+
+
 def counters(session: SparkSession) -> SparkCounts:
-    """What the plug-in of a running session has counted so far."""
-    text = session._jvm.io.takeup.spark.TakeupPlugin.counters()  # type: ignore[union-attr]
-    if text is None:
-        raise BadInput("this session runs without the plug-in; make it with takeup.caching.engines.spark.configure")
-    return SparkCounts.from_json(str(text))
+    """What the plug-in of a running session has counted so far; without the plug-in, counts that are not active."""
+    try:
+        text = session._jvm.io.takeup.spark.TakeupPlugin.counters()  # type: ignore[union-attr]
+    except Exception as error:  # no such class in the JVM, or a Spark Connect session, which has no JVM here
+        logger.info("this session has no counters of the plug-in: %s", error)
+        text = None
+    return SparkCounts("spark", is_active=False) if text is None else SparkCounts.from_json(str(text))
 
 
 def _checked(policy: str) -> str:
@@ -211,9 +244,9 @@ def _given_to_jvm(name: str) -> str:
     from pyspark import SparkConf, SparkContext
 
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+        words = shlex.split(os.environ.get(SUBMIT_ARGUMENTS, ""))
         if found := take_setting(words, name):
-            os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(words)
+            os.environ[SUBMIT_ARGUMENTS] = shlex.join(words)
         return ",".join(found)
     SparkContext._ensure_initialized()
     return SparkConf().get(name) or ""
