@@ -21,6 +21,7 @@ from takeup.errors import BadInput
 SCHEMA_VERSION = 1
 Cell: TypeAlias = str | int | float | bool | None
 Source: TypeAlias = Literal["paper", "unverified", "bar", "measured"]
+Exercises: TypeAlias = Literal["product", "arithmetic", "restated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,9 @@ class Check:
     """One measured number compared with its expected value.
 
     `source` says where the expected number comes from: printed in the paper, recalled but unverified, a target we set,
-    or an independent measurement. `tolerance` is absolute, in the unit of the numbers.
+    or an independent measurement. `tolerance` is absolute, in the unit of the numbers. `exercises` says what computed
+    ours: code of the product (its simulators included), arithmetic on the paper's own numbers, or a generator that is
+    compared with the table it was built from. Only the first counts.
     """
 
     name: str
@@ -104,11 +107,12 @@ class Check:
     tolerance: float | None
     why: str = ""
     relation: Literal["near", "at least", "at most"] = "near"
+    exercises: Exercises = "product"
 
     @property
     def counts(self) -> bool:
-        """Whether this check counts for `Report.holds`."""
-        return self.source != "unverified"
+        """Whether this check counts for `Report.holds` and in "N of M"."""
+        return self.source != "unverified" and self.exercises == "product"
 
     @classmethod
     def near(

@@ -5,12 +5,13 @@ checked against the text, and never decisive), `measured` (an independent measur
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from takeup.core.report import Check, Report, Series, Table
+from takeup.core.report import Check, Exercises, Report, Series, Table
 from takeup.core.scenario import Scenario, validate
 from takeup.errors import UnknownName
 
@@ -63,6 +64,19 @@ class Findings(NamedTuple):
     checks: tuple[Check, ...]
     tables: tuple[Table, ...] = ()
     series: tuple[Series, ...] = ()
+
+
+Part: TypeAlias = Callable[[Any], Findings]
+
+
+def with_kind(exercises: Exercises, part: Part) -> Part:
+    """The same part, whose checks exercise the paper's numbers only."""
+
+    def found(expected: Mapping[str, Any]) -> Findings:
+        findings = part(expected)
+        return findings._replace(checks=tuple(replace(check, exercises=exercises) for check in findings.checks))
+
+    return found
 
 
 def paper_report(paper: str, seed: int, parts: Sequence[Findings], notes: tuple[str, ...]) -> Report:

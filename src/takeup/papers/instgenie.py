@@ -12,7 +12,7 @@ import numpy as np
 
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Table
-from takeup.papers import Findings, numbers, paper_report
+from takeup.papers import Findings, numbers, paper_report, with_kind
 from takeup.serving.editing.planner.block_formats import FORMATS, BlockCost, greedy_plan, plan_formats, step_s
 from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL, costs_of, flop_of
 from takeup.serving.scheduling.edit_routing import EDIT_ROUTES, EditJob, StepCosts, WorkerView, fifo, similar_masks
@@ -161,7 +161,7 @@ NOTES = (
 def reproduce(*, quiet: bool = False) -> Report:
     """What can be computed, checked."""
     expected = numbers("instgenie")
-    parts_of = (template_size, operations, plans, routes)
+    parts_of = (with_kind("arithmetic", template_size), operations, plans, routes)
     parts = []
     with progress("reproduce instgenie", len(parts_of), quiet=quiet) as tick:
         for part in parts_of:

@@ -12,7 +12,7 @@ def test_a_small_report_as_markdown(small_report: Report) -> None:
     assert to_markdown(small_report, ["run-time.svg"]) == (
         "# LRC against LRU\n\n"
         "caching · seed 7 · takeup 0.1.0 · 2030-01-02T03:04:05Z · 2 cores\n\n"
-        "**1 of 2 checks hold (1 not verified and not counted); FAILS: events**\n\n"
+        "**1 of 2 checks hold (not counted: 1 not verified); FAILS: events**\n\n"
         "| check | ours | expected | off by | verdict | source |\n"
         "| --- | ---: | --- | ---: | --- | --- |\n"
         "| saving (share) | 0.11 | 0.1 ± 0.02 | +10.0% | holds | the paper |\n"

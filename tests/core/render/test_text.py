@@ -20,7 +20,7 @@ def test_a_small_report_reads_well_without_colour(small_report: Report) -> None:
         "lrc            —  no\n"
         "  Simulated.\n"
         "\n"
-        "Checks: 1 of 2 checks hold (1 not verified and not counted); FAILS: events\n"
+        "Checks: 1 of 2 checks hold (not counted: 1 not verified); FAILS: events\n"
         "check              ours  expected            off by  verdict  source\n"
         "──────────────────────────────────────────────────────────────────────────\n"
         "saving (share)     0.11  0.1 ± 0.02          +10.0%  holds    the paper\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,9 +91,18 @@ def test_the_summary_counts_what_holds_and_names_what_fails() -> None:
         return summary(Report("t", "d", {}, 1, checks=checks))
 
     assert of() == "no checks that count"
-    assert of(remembered) == "no checks that count (1 not verified and not counted)"
+    assert of(remembered) == "no checks that count (not counted: 1 not verified)"
     assert of(good, good) == "2 of 2 checks hold"
-    assert of(good, bad, remembered) == "1 of 2 checks hold (1 not verified and not counted); FAILS: bad"
+    assert of(good, bad, remembered) == "1 of 2 checks hold (not counted: 1 not verified); FAILS: bad"
+
+
+def test_arithmetic_on_the_papers_numbers_is_shown_and_not_counted() -> None:
+    good, bad = Check.at_least("good", 2, 1), Check.at_least("bad", 0, 1)
+    report = Report("r", "papers", {}, 1, checks=(good, replace(bad, exercises="arithmetic")))
+
+    assert report.holds
+    assert summary(report) == "1 of 1 checks hold (not counted: 1 arithmetic)"
+    assert check_cells(report.checks[1])[4:] == ("differs", "our bar, arithmetic")
 
 
 def test_reasons_come_from_checks_that_give_one(small_report: Report) -> None:

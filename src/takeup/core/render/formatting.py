@@ -1,5 +1,6 @@
 """How values, units and verdicts are written, the same in every format, and spans as a text Gantt chart."""
 
+from collections import Counter
 from collections.abc import Mapping
 from string import ascii_letters
 
@@ -57,7 +58,7 @@ def check_cells(check: Check) -> tuple[str, ...]:
         _expected(check),
         _difference(check),
         verdict(check),
-        _SOURCES[check.source],
+        _SOURCES[check.source] + ("" if check.exercises == "product" else f", {check.exercises}"),
     )
 
 
@@ -70,8 +71,12 @@ def summary(report: Report) -> str:
     """One line on the checks of a report: how many hold, which fail, how many do not count."""
     counted = [check for check in report.checks if check.counts]
     failing = [clean(check.name) for check in counted if not check.holds]
-    num_ignored = len(report.checks) - len(counted)
-    ignored = f" ({num_ignored} not verified and not counted)" if num_ignored else ""
+    others = Counter(
+        "not verified" if check.source == "unverified" else check.exercises
+        for check in report.checks
+        if not check.counts
+    )
+    ignored = f" (not counted: {', '.join(f'{number} {kind}' for kind, number in others.items())})" if others else ""
     if not counted:
         return f"no checks that count{ignored}"
     held = f"{len(counted) - len(failing)} of {len(counted)} checks hold{ignored}"

@@ -6,7 +6,7 @@ ran on many GPUs; here their arithmetic is checked; what real processes gain is 
 
 from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.papers import numbers, paper_report
+from takeup.papers import numbers, paper_report, with_kind
 from takeup.papers.falcon.detection import causes, drawn_jobs, iterations, printed_tables
 from takeup.papers.falcon.mitigation import (
     at_scale,
@@ -32,8 +32,9 @@ def reproduce(*, quiet: bool = False) -> Report:
     """All tables and figures, checked."""
     expected = numbers("falcon")
     parts_of = (
-        *(causes, printed_tables, drawn_jobs, iterations),
-        *(rebalancing, consolidation, gathering, swaps, compound_faults, at_scale, planner),
+        *(with_kind("restated", causes), with_kind("arithmetic", printed_tables), drawn_jobs, iterations),
+        *(rebalancing, consolidation, with_kind("restated", gathering), with_kind("arithmetic", swaps)),
+        *(compound_faults, with_kind("arithmetic", at_scale), planner),
     )
     parts = []
     with progress("reproduce falcon", len(parts_of), quiet=quiet) as tick:

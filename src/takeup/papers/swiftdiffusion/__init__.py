@@ -6,7 +6,7 @@ Exactness against stock diffusers is in the tests, and what a GPU reaches in ben
 
 from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.papers import numbers, paper_report
+from takeup.papers import numbers, paper_report, with_kind
 from takeup.papers.swiftdiffusion.designs import (
     bounds,
     cross_terms,
@@ -35,8 +35,9 @@ def reproduce(*, quiet: bool = False) -> Report:
     """All tables and figures, checked."""
     expected = numbers("swiftdiffusion")
     parts_of = (
-        *(counts, popularity, locality, caches),
-        *(speedups, wire_bytes, bounds, cross_terms, drift),
+        *(with_kind("restated", counts), with_kind("restated", popularity), locality, caches),
+        *(with_kind("arithmetic", speedups), with_kind("arithmetic", wire_bytes), bounds),
+        *(with_kind("arithmetic", cross_terms), with_kind("arithmetic", drift)),
         *(single_requests, queued_requests, look_ahead),
     )
     parts = []
