@@ -6,6 +6,7 @@ from benchmarks.support.parts import run_part
 
 PARTS = {
     "solvers": "solvers compared with simulations; --logs FOLDER fits links to throughput logs",
+    "advice": "how often the intervals of replayed logs hold, and the errors of other predictions; --logs FOLDER",
     "ring": "players on a real link compared with the equations",
 }
 

@@ -9,6 +9,7 @@ from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
 from takeup.core.arrays import Floats
+from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Chain
 
 
@@ -67,3 +68,40 @@ def _hops(chain: Chain, i: int, step_s: float, above: float, below: float) -> tu
 
 def _jumps(chain: Chain, i: int, offset: int) -> list[tuple[int, float]]:
     return [(offset + j, float(rate)) for j, rate in enumerate(chain.generator[i]) if j != i]
+
+
+# Lengths of any phase type: what videos of other lengths are compared with --------------------------------------------
+#
+# How it works. A length of phase type is the time a small Markov chain takes to end, here run in seconds of *content*:
+# in a state with fill rate b its rates S are passed b times as fast, and downloads end at b times its exit rates. The
+# product with any chain is kron(Q, I) + kron(diag(b), S with the exits put back on the diagonal).
+
+
+def phase_type(cell: Cell, initial: Floats, rates: Floats, tagged: int = 0) -> Chain:
+    """What a video of `cell` sees whose length has this phase type; the others keep their own lengths."""
+    return with_phases(chain_of(cell, tagged), initial, rates)
+
+
+def with_phases(chain: Chain, initial: Floats, rates: Floats) -> Chain:
+    """Replace the length of the video: phases start by `initial` and move by the sub-generator `rates` per second."""
+    exits = _exits(initial, rates)
+    unit = np.eye(len(initial))
+    return Chain(
+        generator=np.kron(chain.generator, unit) + np.kron(np.diag(chain.fill), rates + np.diag(exits)),
+        end=_kron(chain.fill, exits),
+        fill=np.repeat(chain.fill, len(initial)),
+        initial=_kron(chain.initial, initial),
+        drain=np.repeat(chain.drain, len(initial)),
+        variance=np.repeat(chain.variance, len(initial)),
+        blocked_share=chain.blocked_share,
+        give_up=np.repeat(chain.give_up, len(initial)),
+    )
+
+
+def _kron(by_state: Floats, by_phase: Floats) -> Floats:
+    return np.outer(by_state, by_phase).ravel()
+
+
+def _exits(initial: Floats, rates: Floats) -> Floats:
+    assert rates.shape == (len(initial), len(initial))
+    return np.asarray(np.maximum(-rates.sum(axis=1), 0.0))

@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from streaming.oracles import reference_cell
-from takeup.core.arrays import Floats
+from streaming.oracles import phase_type, reference_cell, with_phases
 from takeup.errors import BadInput
-from takeup.streaming.chains import chain_of, phase_type, with_abandonment, with_phases, with_vbr
+from takeup.streaming.chains import chain_of, with_abandonment, with_vbr
 from takeup.streaming.model import Cell, Player
 from takeup.streaming.solvers.fluid import RiccatiSolver
 
@@ -52,21 +51,6 @@ def test_phases_keep_scatter_and_impatience() -> None:
 
     assert chain.variance == pytest.approx(0.25)
     assert chain.give_up == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("initial", "rates", "message"),
-    [
-        (np.ones(1), np.zeros((2, 2)), "make them 1 x 1"),
-        (np.ones(1), np.array([[math.nan]]), "zero or more"),
-        (np.array([1.0, 0.0]), np.array([[-1.0, 2.0], [0.0, -1.0]]), "zero or more"),
-        (np.array([1.0, 0.0]), np.array([[-1.0, 1.0], [0.0, 0.0]]), "never lead to the end"),
-        (np.array([0.5, 0.6]), np.diag([-1.0, -1.0]), "initial law"),
-    ],
-)
-def test_senseless_phases_are_refused(initial: Floats, rates: Floats, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        phase_type(reference_cell(), initial, rates)
 
 
 def test_scatter_of_fading_and_bit_rate_adds_up() -> None:

@@ -31,7 +31,7 @@ def run(folder: Path, *arguments: str) -> tuple[list[str], set[str]]:
 
 def test_fit_and_predict_draw_their_charts_without_heavy_imports(tmp_path: Path) -> None:
     fitted, for_fit = run(tmp_path, "fit", str(LOG))
-    predicted, for_predict = run(tmp_path, "predict", "--model", "takeup-out/model.json")
+    predicted, for_predict = run(tmp_path, "predict")
 
     assert fitted == ["wrote takeup-out/throughput-of-drive.svg"]
     assert predicted == ["wrote takeup-out/p-stall-by-start-threshold.svg"]
@@ -40,8 +40,19 @@ def test_fit_and_predict_draw_their_charts_without_heavy_imports(tmp_path: Path)
     assert "numpy" in for_fit & for_predict
 
 
-@pytest.mark.parametrize("arguments", [("predict",), ("predict", "--log", str(LOG)), ("predict", "--json")])
+@pytest.mark.parametrize("arguments", [("predict",), ("predict", "--json")])
 def test_every_way_to_predict_is_as_light(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     _, modules = run(tmp_path, *arguments)
 
     assert modules & HEAVY == set()
+
+
+@pytest.mark.parametrize("arguments", [("--log", str(LOG)), ("--model", "takeup-out/model.json")])
+def test_a_prediction_that_is_checked_on_its_log_imports_the_simulator_and_nothing_else(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    run(tmp_path, "fit", str(LOG))
+    _, modules = run(tmp_path, "predict", *arguments)
+
+    assert "takeup.streaming.simulate.events" in modules
+    assert modules & HEAVY <= {"numba", "numpy.ma", "scipy"}  # numba and what it imports

@@ -110,7 +110,7 @@ def test_lists_sweep(stream: Run) -> None:
         ("1.5gbit", 1.5e9),
         ("2500000", 2.5e6),
         ("2.5e6", 2.5e6),
-        ("800bit", 800.0),
+        ("8000bit", 8000.0),
     ],
 )
 @pytest.mark.parametrize("option", ["capacity", "bitrate"])
@@ -181,7 +181,7 @@ def test_a_misused_command_shows_its_usage(stream: Run, arguments: tuple[str, ..
 BAD_LOGS = {
     "negative.csv": ("rate_bps\n1e6\n-5\n", "line 3, column 'rate_bps'"),
     "unsorted.csv": ("time_s,rate_bps\n1,1\n0,1\n", "line 3, column 'time_s'"),
-    "short.csv": ("rate_bps,duration_s\n1,0.1\n2,0.1\n", "less than two seconds of throughput"),
+    "short.csv": ("rate_bps,duration_s\n1e6,0.1\n2e6,0.1\n", "less than two seconds of throughput"),
     "keys.json": ('[{"duration": 1}]', "sample 1 has no number 'duration_ms'"),
     "empty.csv": ("", "is empty"),
 }

@@ -131,11 +131,94 @@ def test_whole_seconds_stay_as_they_are(rates: list[float]) -> None:
 
 
 def test_several_measurements_stay_apart(tmp_path: Path) -> None:
-    first, second = csv(tmp_path, "rate_bps\n1\n2\n", "a.csv"), csv(tmp_path, "rate_bps\n3\n4\n5\n", "b.csv")
+    first, second = (
+        csv(tmp_path, "rate_bps\n1000\n2000\n", "a.csv"),
+        csv(tmp_path, "rate_bps\n3000\n4000\n5000\n", "b.csv"),
+    )
     log = read_logs([first, second], "both")
 
     assert (log.name, log.starts) == ("both", (0, 2))
-    assert [piece.tolist() for piece in log.per_second()] == [[1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert [piece.tolist() for piece in log.per_second()] == [[1000.0, 2000.0], [3000.0, 4000.0, 5000.0]]
+
+
+# Forms that are recognised by their content ---------------------------------------------------------------------------
+
+QUERY = "CMCD=bl%3D4000%2Cbr%3D3000%2Cd%3D2000%2Cmtp%3D{mtp}%2Csid%3D%22{sid}%22{rest}"
+RECOGNISED = {
+    "pensieve": ("0.0\t1.5\n2.0\t3\n5.0\t1\n", [2.0, 3.0], [1.5e6, 3e6], "time (s) and rate (Mbit/s)"),
+    "spaces.csv": ("0 1.5\n2 3\n5 1\n", [2.0, 3.0], [1.5e6, 3e6], "time (s) and rate (Mbit/s)"),
+    "mahimahi.log": ("0\n10\n900\n1500\n", [1.0, 1.0], [3 * 12032.0, 12032.0], "every packet of 1504 bytes"),
+    "cmcd.log": (
+        "GET /a?"
+        + QUERY.format(mtp=5000, sid="a", rest="")
+        + " 200\nGET /b?"
+        + QUERY.format(mtp=2500, sid="a", rest="%2Cbs")
+        + " 200\n",
+        [2.0, 2.0],
+        [5e6, 2.5e6],
+        "CMCD: mtp (kbit/s)",
+    ),
+    "cmcd.jsonl": (
+        '{"mtp": 5000, "ts": 1000, "sid": "a"}\n{"mtp": 2500, "ts": 4000, "sid": "a", "bs": true}\n',
+        [3.0, 3.0],
+        [5e6, 2.5e6],
+        "CMCD: mtp (kbit/s)",
+    ),
+    "cmcd.json": (
+        '[{"cmcd": "br=3000,d=4000,mtp=5000"}, {"cmcd": "bs,d=4000,mtp=2500"}]',
+        [4.0, 4.0],
+        [5e6, 2.5e6],
+        "CMCD: mtp (kbit/s)",
+    ),
+    "video_sent.csv": (
+        "time (ns GMT),session_id,delivery_rate\n"
+        "1000000000,x,125000\n3000000000,x,250000\n5000000000,x,125000\n9000000000,y,125000\n11000000000,y,125000\n",
+        [2.0, 2.0, 2.0, 2.0, 2.0],
+        [1e6, 2e6, 1e6, 1e6, 1e6],
+        "delivery_rate (bytes/s)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECOGNISED)
+def test_a_log_is_recognised_by_its_content_and_says_its_units(name: str, tmp_path: Path) -> None:
+    text, durations_s, rates_bps, form = RECOGNISED[name]
+    log = read_log(csv(tmp_path, text, name))
+
+    assert log.durations_s == pytest.approx(durations_s)
+    assert log.rates_bps == pytest.approx(rates_bps)
+    assert form in log.form
+
+
+@pytest.mark.parametrize("name", ["cmcd.log", "cmcd.jsonl", "cmcd.json"])
+def test_stalls_that_a_player_reports_are_counted(name: str, tmp_path: Path) -> None:
+    log = read_log(csv(tmp_path, RECOGNISED[name][0], name))
+
+    assert (log.num_stalls, log.num_reports) == (1, 2)
+
+
+def test_every_session_of_a_table_is_a_measurement(tmp_path: Path) -> None:
+    assert read_log(csv(tmp_path, RECOGNISED["video_sent.csv"][0], "video_sent.csv")).starts == (0, 3)
+
+
+def test_a_hole_in_a_log_is_not_taken_for_a_steady_link(tmp_path: Path) -> None:
+    times = [*range(20), *range(4020, 4040)]
+    log = read_log(csv(tmp_path, "time_s,rate_bps\n" + "".join(f"{time},1e6\n" for time in times)))
+
+    assert log.duration_s == 40.0
+    assert log.starts == (0, 20)
+    assert "1 gaps in time left out" in log.form
+
+
+@pytest.mark.parametrize(("rate", "unit"), [("0.9", "0.9 bit/s"), ("2e13", "2e\\+13 bit/s")])
+def test_a_rate_that_no_link_has_is_refused(rate: str, unit: str, tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match=f"mean rate of {unit}.*check the unit"):
+        read_log(csv(tmp_path, f"rate_bps\n{rate}\n{rate}\n"))
+
+
+def test_cmcd_without_a_throughput_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match="no CMCD report with 'mtp'"):
+        read_log(csv(tmp_path, "GET /a?CMCD=br%3D3000%2Cd%3D2000 200\n", "access.log"))
 
 
 # Bad files ------------------------------------------------------------------------------------------------------------

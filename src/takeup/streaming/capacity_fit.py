@@ -295,7 +295,13 @@ def fit_capacity(pieces: Sequence[Floats]) -> CapacityFit:
     truth = measured_stalls(relative).mean(axis=-1)
     fits = [
         CapacityFit(
-            model.capacity, mean_bps, model.num_slow, model.num_fast, model.window_s, _misfit(model.capacity, truth)
+            model.capacity,
+            mean_bps,
+            model.num_slow,
+            model.num_fast,
+            model.window_s,
+            _misfit(model.capacity, truth),
+            tuple(relative),
         )
         for model in link_models(relative)
     ]

@@ -127,6 +127,23 @@ def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> N
 
 
 @streaming.command()
+@click.argument("logs", nargs=-1, required=True)
+@click.option("--bitrate", "bitrate_bps", required=True, help="Of the video, such as 2.5Mbit.")
+@click.option("--players", default="dash.js,shaka,media3,hls.js,avplayer", show_default=True, help="Comma-separated.")
+@click.option("--segment-s", default=4.0, show_default=True, help="Seconds of video in a segment.")
+@click.option("--mean-video-s", default="60", show_default=True, help="Mean length of a video.")
+@click.option("--startup-cost", default=0.01, show_default=True, help="Cost of a second of start-up.")
+@output_options
+def advise(players: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Replay throughput LOGS with the rules of real players, and choose their start thresholds.
+
+    A log is recognised by its content: tables, Sabre, Pensieve, Mahimahi, Puffer, CMCD query strings or JSON.
+    """
+    names = tuple(players.split(","))
+    _show(_report("advise", quiet=quiet, players=names, **settings), as_json=as_json, out=out)
+
+
+@streaming.command()
 @click.argument("simulators", default="tagged,cell")
 @click.option("--num-videos", type=int, help="Videos to play; a few seconds' worth if absent.")
 @cell_options

@@ -47,7 +47,8 @@ class Capacity:
 class CapacityFit:
     """A fitted capacity and what was chosen for it; `misfit` is its relative error for a lone viewer.
 
-    A link with outages has one state more than `num_slow` times `num_fast`.
+    A link with outages has one state more than `num_slow` times `num_fast`. `pieces` are the measurements themselves,
+    the rate of every second relative to the mean, by which predictions are checked.
     """
 
     capacity: Capacity
@@ -56,6 +57,7 @@ class CapacityFit:
     num_fast: int
     window_s: int
     misfit: float
+    pieces: tuple[Floats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +105,28 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """When playback starts, and when it resumes after a stall: seconds of video in the buffer."""
+    """When playback starts, and when it resumes after a stall: seconds of video in the buffer.
+
+    Real players download whole segments and pause while their buffer is above a goal. The equations know neither; they
+    refuse a player with a goal, and a replay of a log needs both.
+    """
 
     start_s: float
     resume_s: float | None = None
+    goal_s: float = math.inf
+    segment_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in (("start_s", self.start_s), ("resume_s", self.again_s)):
             if not (math.isfinite(value) and value >= 0):
                 raise BadInput(f"{name} is {value}; give a finite number of seconds, zero or more")
+        if not (self.goal_s > 0 and 0 <= self.segment_s < math.inf):
+            raise BadInput(f"goal_s is {self.goal_s}, segment_s {self.segment_s}; give seconds above zero")
+
+    def check_unlimited(self) -> None:
+        """Refuse a buffer goal or whole segments, where they would be ignored."""
+        if self.goal_s < math.inf or self.segment_s > 0:
+            raise BadInput("a buffer goal and segments are played by the replay of a log only; leave them out here")
 
     @property
     def again_s(self) -> float:

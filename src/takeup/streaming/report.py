@@ -29,6 +29,7 @@ ANSWER_COLUMNS = (
     Column("blocked", digits=4),
     Column("MOS", digits=2),
 )
+LOG_COLUMNS = (Column("P(stall) on the log", digits=5), Column("±", digits=5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,11 @@ class Curve:
     y: Sequence[float]
 
 
-def answers_table(rows: Sequence[tuple[Cell, Player, QoeMetrics, float]]) -> Table:
-    """One row for each cell and player; the last of each is the mean opinion score."""
+AnswerRow = tuple[Cell, Player, QoeMetrics, float]
+
+
+def answers_table(rows: Sequence[AnswerRow], logged: Sequence[QoeMetrics] = ()) -> Table:
+    """One row for each cell and player; the last of each is the mean opinion score, then P(stall) on a log, if any."""
     cells = tuple(
         (
             cell.arrivals_per_s,
@@ -54,11 +58,19 @@ def answers_table(rows: Sequence[tuple[Cell, Player, QoeMetrics, float]]) -> Tab
             answer.finished_early.value,
             answer.blocked_share.value,
             score,
+            *_on_the_log(logged[place : place + 1]),
         )
-        for cell, player, answer, score in rows
+        for place, (cell, player, answer, score) in enumerate(rows)
     )
-    note = "early: downloaded before playback could start; blocked: turned away; MOS: an open estimate from 1 to 5"
-    return Table("What viewers experience", ANSWER_COLUMNS, cells, note)
+    note = "early: downloaded before playback could start; blocked: turned away; MOS: estimated opinion score (1-5)"
+    columns = (*ANSWER_COLUMNS, *(LOG_COLUMNS if logged else ()))
+    return Table("What viewers experience", columns, cells, note)
+
+
+def _on_the_log(logged: Sequence[QoeMetrics]) -> tuple[float, ...]:
+    return tuple(
+        number for found in logged for number in (found.stall_probability.value, found.stall_probability.error)
+    )
 
 
 def estimates_table(answers: Mapping[str, QoeMetrics]) -> Table:

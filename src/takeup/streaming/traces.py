@@ -1,12 +1,14 @@
-"""Throughput logs from JSON files and tables."""
+"""Throughput logs of every form that is recognised by its content: tables, Sabre, Pensieve, Mahimahi, Puffer, CMCD."""
 
 import json
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -16,26 +18,29 @@ from takeup.errors import BadTrace
 
 __all__ = ["ThroughputLog", "read_log", "read_logs"]
 
+LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time
+SLOWEST_BPS, FASTEST_BPS = 1e3, 1e12  # a mean rate outside is a mistake in the unit of the rate
+PACKET_BITS = 1504 * 8  # of Mahimahi: one packet for every line
+GAP_S, GAP_SAMPLES = 30.0, 20.0  # a sample that lasts longer, and this many times the median, is a gap in the log
 
 # Throughput logs: how long each sample lasted and how fast the link was meanwhile -------------------------------------
-#
-# Two forms are read. JSON: a list of objects with `duration_ms` and `bandwidth_kbps`, as the Sabre simulator writes
-# them. Tables (CSV, gzipped CSV, Parquet): a column `rate_bps`, and either `duration_s` or `time_s`, the moment each
-# sample begins; without both, samples last one second.
-
-LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time
-
-# Real throughput: logs from files -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputLog:
-    """Samples of one or several measurements, one after the other; `starts` are the places where one begins."""
+    """Samples of one or several measurements, one after the other; `starts` are the places where one begins.
+
+    `form` says as what the file was read, with units. `num_stalls` are those that the log itself reports in
+    `num_reports` requests, None if it reports none.
+    """
 
     name: str
     durations_s: Floats
     rates_bps: Floats
     starts: tuple[int, ...] = (0,)
+    form: str = ""
+    num_stalls: int | None = None
+    num_reports: int = 0
 
     @property
     def duration_s(self) -> float:
@@ -61,23 +66,60 @@ def _per_second(durations_s: Floats, rates_bps: Floats) -> Floats:
 def read_logs(paths: Iterable[Path], name: str) -> ThroughputLog:
     """Several measurements of the same kind of link as one log."""
     logs = [read_log(path) for path in paths]
-    starts = np.concatenate(([0], np.cumsum([len(log.rates_bps) for log in logs])))[:-1]
+    offsets = np.concatenate(([0], np.cumsum([len(log.rates_bps) for log in logs])))[:-1]
+    starts = [int(offset) + start for offset, log in zip(offsets, logs, strict=True) for start in log.starts]
     durations_s = np.concatenate([log.durations_s for log in logs])
     rates_bps = np.concatenate([log.rates_bps for log in logs])
-    return ThroughputLog(name, durations_s, rates_bps, tuple(starts.tolist()))
+    stalls = [log.num_stalls for log in logs if log.num_stalls is not None]
+    forms = "; ".join(dict.fromkeys(log.form for log in logs))
+    num_reports = sum(log.num_reports for log in logs)
+    return ThroughputLog(
+        name, durations_s, rates_bps, tuple(starts), forms, sum(stalls) if stalls else None, num_reports
+    )
 
 
 def read_log(path: Path) -> ThroughputLog:
-    """One measurement from a JSON file or a table."""
-    if path.suffix.lower() == ".json":
-        durations_s, rates_bps = _read_json(path)
-    else:
-        durations_s, rates_bps = _read_table(path)
-    _check_log(path, durations_s, rates_bps)
-    return ThroughputLog(path.name.partition(".")[0], durations_s, rates_bps)
+    """One measurement from a file of any form in FORMS, which its content decides."""
+    found = _recognised(path)
+    _check_log(path, found.durations_s, found.rates_bps)
+    return _split_at_gaps(found)
 
 
-def _read_json(path: Path) -> tuple[Floats, Floats]:
+def _recognised(path: Path) -> ThroughputLog:
+    name = path.name.partition(".")[0]
+    if path.suffix.lower() == ".parquet" or path.name.lower().endswith(".gz") or not path.is_file():
+        return _log_of_table(path, name)
+    head = path.read_bytes()[:4096].decode("utf-8", errors="replace")
+    for pattern, read in FORMS.items():
+        if re.match(pattern, head):
+            return read(path, name)
+    return _log_of_table(path, name) if path.suffix.lower() != ".json" else _log_of_samples(path, name)
+
+
+def _split_at_gaps(log: ThroughputLog) -> ThroughputLog:
+    """A sample across a gap lasts as long as the others, and the next one begins a new measurement."""
+    usual_s = _median_duration_s(log.durations_s)
+    gaps = np.flatnonzero(log.durations_s > max(GAP_S, GAP_SAMPLES * usual_s))
+    if len(gaps) == 0:
+        return log
+    durations_s = log.durations_s.copy()
+    durations_s[gaps] = usual_s
+    starts = sorted({*log.starts, *(int(gap) + 1 for gap in gaps if gap + 1 < len(durations_s))})
+    form = f"{log.form}; {len(gaps)} gaps in time left out"
+    return ThroughputLog(log.name, durations_s, log.rates_bps, tuple(starts), form, log.num_stalls, log.num_reports)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadTrace(path, f"cannot be read as text ({error}); check the path") from error
+
+
+# Sabre: a list of objects with `duration_ms` and `bandwidth_kbps` -----------------------------------------------------
+
+
+def _log_of_samples(path: Path, name: str) -> ThroughputLog:
     try:
         samples = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -85,7 +127,8 @@ def _read_json(path: Path) -> tuple[Floats, Floats]:
     except (ValueError, RecursionError) as error:
         raise BadTrace(path, f"is not JSON ({error}); expected a list of samples") from error
     durations_s = _numbers(path, samples, "duration_ms") / 1e3
-    return durations_s, _numbers(path, samples, "bandwidth_kbps") * 1e3
+    rates_bps = _numbers(path, samples, "bandwidth_kbps") * 1e3
+    return ThroughputLog(name, durations_s, rates_bps, form="samples of duration_ms (ms) and bandwidth_kbps (kbit/s)")
 
 
 def _numbers(path: Path, samples: object, key: str) -> Floats:
@@ -99,6 +142,119 @@ def _number(path: Path, place: int, sample: Any, key: str) -> float:
         return float(sample[key])
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise BadTrace(path, f"sample {place} has no number {key!r}; every sample needs one") from error
+
+
+# Tables (CSV, gzipped CSV, Parquet): `rate_bps`, and either `duration_s` or `time_s`, the moment each sample begins; or
+# the video_sent table of Puffer --------------------------------------------------------------------------------------
+
+
+def _log_of_table(path: Path, name: str) -> ThroughputLog:
+    if {"delivery_rate", "time (ns GMT)"} <= set(column_names(path)):
+        return _log_of_puffer(path, name)
+    return ThroughputLog(name, *_read_table(path), form="table with rate_bps (bit/s)")
+
+
+def _log_of_puffer(path: Path, name: str) -> ThroughputLog:
+    """TCP's delivery rate (bytes/s) at every chunk; each session is a measurement."""
+    wanted = (TraceColumn("time (ns GMT)", "float"), TraceColumn("delivery_rate", "float", minimum=0))
+    table = read_table(path, [*wanted, TraceColumn("session_id", "text")])
+    order = np.lexsort((table["time (ns GMT)"], table["session_id"]))
+    times_s, session = table["time (ns GMT)"][order] / 1e9, table["session_id"][order]
+    begins = np.flatnonzero(np.append(True, session[1:] != session[:-1]))
+    durations_s = np.append(np.diff(times_s), 0.0)
+    durations_s[np.append(begins[1:] - 1, -1)] = _median_duration_s(durations_s[durations_s > 0])
+    keeps = durations_s > 0
+    starts = np.searchsorted(np.flatnonzero(keeps), begins)
+    rates_bps = 8 * table["delivery_rate"][order][keeps]
+    form = "Puffer video_sent: delivery_rate (bytes/s) by time (ns)"
+    return ThroughputLog(name, durations_s[keeps], rates_bps, tuple(np.unique(starts).tolist()), form)
+
+
+# Pensieve and Puffer as two columns (seconds, Mbit/s); Mahimahi (the millisecond of every packet) ---------------------
+
+
+def _log_of_two_columns(path: Path, name: str) -> ThroughputLog:
+    rows = [line.split() for line in _text(path).splitlines() if line.strip()]
+    try:
+        times_s, rates_mbps = np.array(rows, np.float64).T
+    except ValueError as error:
+        raise BadTrace(path, "has lines without exactly two numbers; expected seconds and Mbit/s in each") from error
+    durations_s = np.diff(times_s)
+    if (durations_s < 0).any():
+        line = int(np.argmax(durations_s < 0)) + 2
+        raise BadTrace(path, "time does not go forward; sort the samples by time", line=line)
+    keeps = durations_s > 0
+    form = "two columns: time (s) and rate (Mbit/s)"
+    return ThroughputLog(name, durations_s[keeps], 1e6 * rates_mbps[:-1][keeps], form=form)
+
+
+def _log_of_packets(path: Path, name: str) -> ThroughputLog:
+    try:
+        times_ms = np.array(_text(path).split(), np.float64)
+    except ValueError as error:
+        raise BadTrace(path, "has lines that are no number; expected the millisecond of every packet") from error
+    packets = np.bincount((times_ms / 1e3).astype(np.int64))
+    form = "Mahimahi: the time (ms) of every packet of 1504 bytes"
+    return ThroughputLog(name, np.ones(len(packets)), packets * float(PACKET_BITS), form=form)
+
+
+# CMCD (CTA-5004): the keys that a player sends with every request, as query strings or JSON --------------------------
+#
+# `mtp` is the measured throughput in kbit/s. A sample lasts until the next request of the session where requests have
+# a time `ts` (ms), else as long as its object `d` (ms) plays, which holds in the long run. `bs` reports a stall.
+
+
+def _log_of_cmcd(path: Path, name: str) -> ThroughputLog:
+    text = _text(path)
+    reports = [report for report in map(_cmcd_report, _cmcd_lines(text)) if "mtp" in report]
+    sessions: dict[str, list[Mapping[str, str]]] = {}
+    for report in reports:
+        sessions.setdefault(report.get("sid", ""), []).append(report)
+    try:
+        parts = [_cmcd_samples(each) for each in sessions.values()]
+    except (ValueError, KeyError) as error:
+        raise BadTrace(path, f"has a CMCD report that cannot be used ({error}); expected mtp and ts or d") from error
+    if not parts:
+        raise BadTrace(path, "has no CMCD report with 'mtp', the measured throughput; let the player send it")
+    durations_s, rates_bps = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    starts = np.concatenate(([0], np.cumsum([len(durations) for durations, _ in parts])))[:-1]
+    num_stalls = sum("bs" in report and report["bs"].lower() != "false" for report in reports)
+    form = "CMCD: mtp (kbit/s), ts or d (ms), bs (stall)"
+    return ThroughputLog(name, durations_s, rates_bps, tuple(starts.tolist()), form, num_stalls, len(reports))
+
+
+def _cmcd_lines(text: str) -> list[Any]:
+    if text.lstrip().startswith("["):
+        return list(json.loads(text))
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _cmcd_report(line: Any) -> dict[str, str]:
+    """The keys of one report: a JSON object, or `br=3200,bs,mtp=48100` in a query string or alone."""
+    if isinstance(line, str) and line.lstrip().startswith("{"):
+        line = json.loads(line)
+    if isinstance(line, Mapping):
+        inner = line.get("cmcd", line.get("CMCD", line))
+        return (
+            {str(key): str(value) for key, value in inner.items()} if isinstance(inner, Mapping) else _keys(str(inner))
+        )
+    found = re.search(r"[?&\s]CMCD=([^&\s\"]+)", f" {line}")
+    return _keys(unquote(found[1]) if found else line)
+
+
+def _keys(text: str) -> dict[str, str]:
+    pairs = (part.strip().partition("=") for part in text.split(","))
+    return {key: value.strip('"') if equals else "true" for key, equals, value in pairs}
+
+
+def _cmcd_samples(reports: list[Mapping[str, str]]) -> tuple[Floats, Floats]:
+    rates_bps = np.array([1e3 * float(report["mtp"]) for report in reports])
+    if all("ts" in report for report in reports) and len(reports) > 1:
+        gaps_s = np.diff([float(report["ts"]) / 1e3 for report in reports])
+        durations_s = np.append(gaps_s, _median_duration_s(gaps_s))
+    else:
+        durations_s = np.array([float(report["d"]) / 1e3 for report in reports])
+    return durations_s[durations_s > 0], rates_bps[durations_s > 0]
 
 
 def _read_table(path: Path) -> tuple[Floats, Floats]:
@@ -138,3 +294,14 @@ def _check_log(path: Path, durations_s: Floats, rates_bps: Floats) -> None:
     if durations_s.sum() > LONGEST_S:
         found = f"lasts {durations_s.sum():g} s, longer than {LONGEST_S:g}"
         raise BadTrace(path, f"{found}; give times in seconds, or a part of the log")
+    mean_bps = float(durations_s @ rates_bps / durations_s.sum())
+    if not SLOWEST_BPS <= mean_bps <= FASTEST_BPS:
+        raise BadTrace(path, f"has a mean rate of {mean_bps:g} bit/s, which no link has; check the unit of the rate")
+
+
+FORMS: dict[str, Callable[[Path, str], ThroughputLog]] = {
+    r"\s*\[\s*\{[^}]*\"(duration_ms|bandwidth_kbps)\"": _log_of_samples,
+    r"[\s\S]*?([?&\s]CMCD=|\"mtp\"|\"cmcd\"|^\s*[a-z]+=[^\n]*\bmtp=|[\s,]mtp=\d)": _log_of_cmcd,
+    r"\s*[-+.\de]+[ \t]+[-+.\de]+[ \t]*(\r?\n|$)": _log_of_two_columns,
+    r"\s*\d+[ \t]*\r?\n\s*\d+[ \t]*(\r?\n|$)": _log_of_packets,
+}

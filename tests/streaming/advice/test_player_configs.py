@@ -7,7 +7,7 @@ import json
 import pytest
 
 from takeup.errors import UnknownName
-from takeup.streaming.advice.tuning import player_settings
+from takeup.streaming.advice.players import PROFILES, player_settings
 from takeup.streaming.model import Player
 
 
@@ -20,26 +20,49 @@ def test_dash_js_starts_at_the_threshold() -> None:
     text = player_settings("dash.js", Player(5.0))
 
     assert text.startswith("player.updateSettings(")
-    assert settings_in(text) == {"streaming": {"buffer": {"initialBufferLevel": 5.0}}}
+    assert settings_in(text) == {"streaming": {"buffer": {"initialBufferLevel": 5.0, "bufferTimeDefault": 18.0}}}
 
 
-def test_dash_js_buffers_at_least_its_threshold() -> None:
+def test_dash_js_buffers_twice_its_threshold() -> None:
     buffer = settings_in(player_settings("dash.js", Player(25.4)))["streaming"]["buffer"]
 
-    assert buffer == {"initialBufferLevel": 25.4, "bufferTimeDefault": 25.4}
+    assert buffer == {"initialBufferLevel": 25.4, "bufferTimeDefault": 50.8}
 
 
 def test_shaka_has_one_goal_for_start_and_resume() -> None:
-    assert settings_in(player_settings("shaka", Player(4.0, 15.0))) == {
-        "streaming": {"rebufferingGoal": 15.0, "bufferingGoal": 15.0}
+    assert settings_in(player_settings("shaka", Player(15.0))) == {
+        "streaming": {"rebufferingGoal": 15.0, "bufferingGoal": 30.0}
     }
 
 
 def test_media3_takes_both_in_milliseconds() -> None:
     assert "setBufferDurationsMs(50000, 50000, 2500, 5000)" in player_settings("media3", Player(2.5, 5.0))
-    assert "setBufferDurationsMs(80000, 80000, 80000, 1000)" in player_settings("media3", Player(80.0, 1.0))
+    assert "setBufferDurationsMs(160000, 160000, 80000, 1000)" in player_settings("media3", Player(80.0, 1.0))
 
 
 def test_an_unknown_player_is_named() -> None:
     with pytest.raises(UnknownName, match="did you mean 'shaka'"):
         player_settings("shakka", Player(5.0))
+
+
+def test_media3_is_printed_with_the_annotation_that_its_class_needs() -> None:
+    assert player_settings("media3", Player(2.5)).startswith("@OptIn(UnstableApi::class)")
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_goal_is_never_as_low_as_a_threshold(name: str) -> None:
+    player = PROFILES[name].with_start(40.0, 4.0)
+
+    assert player.goal_s >= 2 * max(player.start_s, player.again_s)
+
+
+@pytest.mark.parametrize(("name", "resume_s"), [("dash.js", 4.0), ("hls.js", 4.0), ("shaka", 20.0), ("media3", 4.0)])
+def test_every_player_resumes_by_its_own_rule(name: str, resume_s: float) -> None:
+    assert PROFILES[name].with_start(20.0, 4.0).again_s == resume_s
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_player_as_it_comes_waits_for_one_segment(name: str) -> None:
+    player = PROFILES[name].default(6.0)
+
+    assert (player.start_s, player.again_s) == (6.0, 6.0)

@@ -102,7 +102,6 @@ def test_the_best_threshold_costs_least_on_its_own_curve() -> None:
     best_s = column(found.tables[0], "start at")[0]
 
     assert best_s == pytest.approx(float(str(cheapest["start threshold"])), abs=0.5)
-    assert column(found.tables[0], "MOS")[1] >= column(found.tables[0], "MOS")[0]
 
 
 def test_dearer_waiting_starts_sooner() -> None:
@@ -111,12 +110,14 @@ def test_dearer_waiting_starts_sooner() -> None:
     assert dear < cheap
 
 
-def test_settings_for_three_players_come_with_the_best_threshold() -> None:
+def test_settings_for_every_player_come_with_the_best_threshold() -> None:
     found = report("optimise")
     best_s = column(found.tables[0], "start at")[0]
-    dash_js, shaka, media3 = column(found.tables[1], "configuration")
+    dash_js, shaka, media3, *_ = column(found.tables[1], "configuration")
 
-    assert column(found.tables[1], "player") == ["dash.js", "shaka", "media3"]
+    assert column(found.tables[1], "player") == ["dash.js", "shaka", "media3", "hls.js", "avplayer"]
+    assert column(found.tables[1], "resumes at")[0] == 4.0
+    assert column(found.tables[1], "stalls")[0] > column(found.tables[1], "stalls")[1]
     assert str(round(best_s, 3)) in dash_js
     assert str(round(best_s, 3)) in shaka
     assert str(round(1000 * best_s)) in media3

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.oracles import eigen_empties
+from streaming.oracles import eigen_empties, with_phases
 from streaming.random_chains import chains
-from takeup.streaming.chains import with_phases
 from takeup.streaming.model import Chain, Player
 from takeup.streaming.solvers import SOLVERS
 from takeup.streaming.solvers.fluid import RiccatiSolver

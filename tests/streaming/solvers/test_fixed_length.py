@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from streaming.oracles import reference_cell
+from streaming.oracles import phase_type, reference_cell
 from takeup.errors import BadInput
-from takeup.streaming.chains import chain_of, phase_type, ps_cell, with_abandonment
+from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
 from takeup.streaming.model import Player
 from takeup.streaming.numerics import invert_laplace
 from takeup.streaming.solvers.fluid import RiccatiSolver

@@ -50,6 +50,11 @@ def mos(startup_s: float, num_stalls: float, stall_s: float) -> float:
     return float(1 + (BEST - 1) * patience * (1 + damage / STALL_SCALE) ** -STALL_POWER)
 
 
+def mean_mos(answer: QoeMetrics) -> float:
+    """The score of the mean session, where the law of the number of stalls is not known."""
+    return mos(answer.startup_s.value, answer.num_stalls.value, answer.stall_s.value)
+
+
 def expected_mos(solution: Solution, player: Player) -> float:
     """The mean score over the law of the number of stalls, with the mean start-up delay and the mean stall."""
     counts = solution.counts(player)

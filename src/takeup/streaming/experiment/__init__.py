@@ -14,7 +14,8 @@ __all__ = ["StreamingScenario", "cells_of", "load_model", "run", "run_again", "s
 
 _VERBS = {
     "predict": "takeup.streaming.experiment.verbs:predict",
-    "fit": "takeup.streaming.experiment.verbs:fit",
+    "fit": "takeup.streaming.experiment.logs:fit",
+    "advise": "takeup.streaming.experiment.logs:advise",
     "optimise": "takeup.streaming.experiment.verbs:optimise",
     "size": "takeup.streaming.experiment.verbs:size",
     "simulate": "takeup.streaming.experiment.verbs:simulate",

@@ -18,6 +18,8 @@ from takeup.errors import BadInput, BadScenario
 from takeup.streaming.model import Capacity, CapacityFit, Cell, Player, Views
 
 Numbers = tuple[float, ...]
+MOST_LOAD = 5.0  # of a cell, or a bitrate over the mean rate of a log; above it a unit is mistaken
+LEAST_BPS = 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class StreamingScenario:
     """One question about a cell. Rates are in bit/s, times in seconds, buffers in seconds of video."""
 
     domain: Literal["streaming"] = "streaming"
-    verb: Literal["predict", "optimise", "size", "fit", "simulate", "compare", "run"]
+    verb: Literal["predict", "optimise", "size", "fit", "simulate", "compare", "run", "advise"]
     seed: int = 1
     capacity_bps: float | None = None
     bitrate_bps: float = 360e3
@@ -37,6 +39,9 @@ class StreamingScenario:
     start_s: Numbers = (5.0,)
     resume_s: float | None = None
     log: str | None = None
+    logs: tuple[str, ...] = ()
+    players: tuple[str, ...] = ("dash.js", "shaka", "media3", "hls.js", "avplayer")
+    segment_s: float = 4.0
     model: str | None = None
     startup_cost: float = 0.01
     stall_target: float = 0.05
@@ -52,6 +57,11 @@ class StreamingScenario:
             raise BadScenario("give at least one arrival rate, one start threshold and one simulator")
         if self.verb != "predict" and (len(self.arrivals_per_s) > 1 or len(self.start_s) > 1):
             raise BadScenario(f"{self.verb!r} takes one arrival rate and one start threshold; 'predict' takes lists")
+        if not self.players or not 0 < self.segment_s <= 60:
+            raise BadScenario(f"segment_s is {self.segment_s}; give seconds above zero, and at least one player")
+        for name, rate_bps in (("bitrate_bps", self.bitrate_bps), ("capacity_bps", self.capacity_bps)):
+            if rate_bps is not None and 0 < rate_bps < LEAST_BPS:
+                raise BadScenario(f"{name} is {rate_bps:g} bit/s; write the unit, such as '2.5Mbit' or '360kbit'")
         if self.verb != "fit" and self.log is not None and self.model is not None:
             raise BadScenario("give either a throughput log or a fitted model, not both")
 
@@ -85,26 +95,24 @@ def scenario_report(
 # The cells and players of a scenario, and fitted models on disk -------------------------------------------------------
 
 
-def cells_of(scenario: StreamingScenario) -> list[Cell]:
-    """The cell, once for each arrival rate."""
-    fitted = _fitted_capacity(scenario)
+def cells_of(scenario: StreamingScenario, fitted: CapacityFit | None = None) -> list[Cell]:
+    """The cell, once for each arrival rate; `fitted` is its capacity if that was fitted already."""
+    fitted = fitted_capacity(scenario) if fitted is None else fitted
     mean_bps = fitted.mean_bps if fitted else 2.8e6
     capacity_bps = mean_bps if scenario.capacity_bps is None else scenario.capacity_bps
     views = tuple(
         Views(share, mean_s) for share, mean_s in zip(scenario.view_shares, scenario.mean_video_s, strict=True)
     )
-    return [
-        Cell(
-            capacity_bps,
-            scenario.bitrate_bps,
-            arrivals_per_s,
-            scenario.max_users,
-            views,
-            scenario.opportunistic,
-            fitted.capacity if fitted else None,
-        )
+    capacity = fitted.capacity if fitted else None
+    bitrate_bps, max_users, best_served = scenario.bitrate_bps, scenario.max_users, scenario.opportunistic
+    cells = [
+        Cell(capacity_bps, bitrate_bps, arrivals_per_s, max_users, views, best_served, capacity)
         for arrivals_per_s in scenario.arrivals_per_s
     ]
+    for cell in cells:
+        if cell.load > MOST_LOAD and scenario.verb not in {"size", "run"}:
+            raise BadInput(f"the load is {cell.load:g}, more than {MOST_LOAD:g}; check the units of rates and arrivals")
+    return cells
 
 
 def players_of(scenario: StreamingScenario) -> list[Player]:
@@ -112,7 +120,8 @@ def players_of(scenario: StreamingScenario) -> list[Player]:
     return [Player(start_s, scenario.resume_s) for start_s in scenario.start_s]
 
 
-def _fitted_capacity(scenario: StreamingScenario) -> CapacityFit | None:
+def fitted_capacity(scenario: StreamingScenario) -> CapacityFit | None:
+    """The capacity from the model or the log of a scenario, if it has one."""
     if scenario.model is not None:
         return load_model(Path(scenario.model))
     if scenario.log is None:
@@ -133,6 +142,7 @@ def save_model(path: Path, fit: CapacityFit) -> None:
         "misfit": fit.misfit,
         "levels": fit.capacity.levels.tolist(),
         "generator_per_s": fit.capacity.generator.tolist(),
+        "log_relative": [np.round(piece, 5).tolist() for piece in fit.pieces],
     }
     write_atomically(path, json.dumps(values, indent=1) + "\n")
 
@@ -144,7 +154,8 @@ def load_model(path: Path) -> CapacityFit:
         capacity = Capacity(np.array(values["levels"], float), np.array(values["generator_per_s"], float))
         num_slow, num_fast, window_s = (int(values[key]) for key in ("num_slow", "num_fast", "window_s"))
         mean_bps, misfit = float(values["mean_bps"]), float(values["misfit"])
-        return CapacityFit(capacity, mean_bps, num_slow, num_fast, window_s, misfit)
+        pieces = tuple(np.array(piece, float) for piece in values.get("log_relative", ()))
+        return CapacityFit(capacity, mean_bps, num_slow, num_fast, window_s, misfit, pieces)
     except OSError as error:
         raise BadInput(f"cannot read model {path}: {error.strerror}; make one with 'takeup streaming fit'") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, BadInput) as error:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -10,65 +9,36 @@ from takeup.core.progress import progress
 from takeup.core.report import Column, Report, Table
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.streaming.advice.qoe import SolvedCell, solve_cell
+from takeup.streaming.advice.players import PROFILES
+from takeup.streaming.advice.qoe import SolvedCell, mean_mos, solve_cell
 from takeup.streaming.advice.tuning import (
-    PLAYER_SETTINGS,
     Cost,
     StallTarget,
     best_threshold,
     max_admission,
     max_arrivals,
     min_capacity,
-    mos_cost,
     stall_cost,
 )
-from takeup.streaming.capacity_fit import fit_capacity
-from takeup.streaming.experiment.scenario import StreamingScenario, cells_of, players_of, save_model, scenario_report
+from takeup.streaming.experiment.logs import checked, on_the_log
+from takeup.streaming.experiment.scenario import (
+    StreamingScenario,
+    cells_of,
+    fitted_capacity,
+    players_of,
+    scenario_report,
+)
 from takeup.streaming.model import CapacityFit, Cell, Player, QoeMetrics
 from takeup.streaming.report import (
+    AnswerRow,
     Curve,
     answers_table,
-    capacity_table,
     cdf_series,
     curve_series,
     estimates_table,
     zscores_table,
 )
 from takeup.streaming.solvers.solution import Solution
-from takeup.streaming.traces import ThroughputLog, read_log
-
-# A model of a link, fitted to a throughput log and kept for predictions -----------------------------------------------
-
-LONGEST_SHOWN_S = 600
-
-
-def fit(scenario: StreamingScenario, quiet: bool) -> Report:
-    """What was fitted, its states, and a chart of the log."""
-    if scenario.log is None:
-        raise BadInput("there is nothing to fit; give a throughput log")
-    log = read_log(Path(scenario.log))
-    pieces = log.per_second()
-    fitted = fit_capacity(pieces)
-    if scenario.model is not None:
-        save_model(Path(scenario.model), fitted)
-    rates = np.concatenate(pieces)[:LONGEST_SHOWN_S] / 1e6
-    line = Curve("measured", list(range(len(rates))), rates.tolist())
-    chart = curve_series(f"Throughput of {log.name}", "time", "rate", [line], y_unit="Mbit/s")
-    states = capacity_table(fitted.capacity)
-    return scenario_report(scenario, f"Streaming: fit of {log.name}", _facts(log, fitted), states, chart)
-
-
-def _facts(log: ThroughputLog, fitted: CapacityFit) -> Table:
-    facts = (
-        ("duration", log.duration_s, "s"),
-        ("mean rate", fitted.mean_bps / 1e6, "Mbit/s"),
-        ("slow states", fitted.num_slow, ""),
-        ("fast states", fitted.num_fast, ""),
-        ("moving average", fitted.window_s, "s"),
-        ("error for a lone viewer", 100 * fitted.misfit, "%"),
-    )
-    return Table(f"Fit of {log.name}", (Column("what"), Column("value", digits=2), Column("unit")), facts)
-
 
 # What viewers experience, for every arrival rate and start threshold of a scenario ------------------------------------
 
@@ -78,15 +48,31 @@ NUM_THRESHOLDS, SHORTEST_AXIS_S = 41, 20.0
 
 def predict(scenario: StreamingScenario, quiet: bool) -> Report:
     """A table of all cells and players, and charts over the start threshold and of the start-up delay."""
-    cells, players = cells_of(scenario), players_of(scenario)
+    fitted = fitted_capacity(scenario)
+    cells, players = cells_of(scenario, fitted), players_of(scenario)
     solved = [(cell, SolvedCell(cell)) for cell in cells]
     rows = [(cell, player, each.answer(player), each.mos(player)) for cell, each in solved for player in players]
+    rows, logged, notes = _with_log(rows, fitted)
     longest_s = max(SHORTEST_AXIS_S, *(2 * player.start_s for player in players))
     stalls = [_stall_curve(cell, each, longest_s) for cell, each in solved]
     charts = [curve_series("P(stall) by start threshold", "start threshold", "P(stall)", stalls)]
     if solved[0][1].solutions[0].chain.num_states <= MOST_STATES_FOR_CDF:
         charts.append(cdf_series([_delay_curve(cell, each, players[0]) for cell, each in solved]))
-    return scenario_report(scenario, "Streaming: what viewers experience", answers_table(rows), *charts)
+    return scenario_report(
+        scenario, "Streaming: what viewers experience", answers_table(rows, logged), *charts, notes=notes
+    )
+
+
+def _with_log(
+    rows: list[AnswerRow], fitted: CapacityFit | None
+) -> tuple[list[AnswerRow], list[QoeMetrics], tuple[str, ...]]:
+    """The rows with the answer of the log where it contradicts the equations, what the log shows, and why."""
+    if fitted is None or not fitted.pieces:
+        return rows, [], ()
+    answers, logged, notes = checked([row[:3] for row in rows], fitted)
+    scores = [row[3] if row[2] is answer else mean_mos(answer) for row, answer in zip(rows, answers, strict=True)]
+    trusted = [(row[0], row[1], *pair) for row, pair in zip(rows, zip(answers, scores, strict=True), strict=True)]
+    return trusted, logged, notes
 
 
 def _name(cell: Cell) -> str:
@@ -113,23 +99,55 @@ def _delay_curve(cell: Cell, solved: SolvedCell, player: Player) -> Curve:
 
 
 def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
-    """The best start threshold by cost and by score, with settings for players."""
-    cell = cells_of(scenario)[0]
+    """The start threshold of least cost, with settings for players computed by their own rules."""
+    fitted = fitted_capacity(scenario)
+    cell = cells_of(scenario, fitted)[0]
     solved = SolvedCell(cell)
     first, cost = solved.solutions[0], _over_views(stall_cost(scenario.startup_cost), solved)
-    costs = cost, _over_views(mos_cost, solved)
-    choices = [best_threshold(first, each, resume_s=scenario.resume_s).player for each in costs]
-    rows = [(cell, player, solved.answer(player), solved.mos(player)) for player in choices]
-    grid = np.linspace(0.0, max(10.0, 2 * choices[0].start_s), 61)
+    player = best_threshold(first, cost, resume_s=scenario.resume_s).player
+    rows: list[AnswerRow] = [(cell, player, solved.answer(player), solved.mos(player))]
+    rows, logged, notes = _with_log(rows, fitted)
+    if fitted is not None and notes:
+        player = _best_on_the_log(cell, fitted, scenario)
+        rows, logged, _ = _with_log([(cell, player, solved.answer(player), solved.mos(player)), *rows], fitted)
+        notes = ("first row: the best threshold on the log itself; second row: what the equations chose", *notes)
+    grid = np.linspace(0.0, max(10.0, 2 * player.start_s), 61)
     line = [cost(first, Player(float(start_s), scenario.resume_s)) for start_s in grid]
     name = f"P(stall) + {scenario.startup_cost:g} per second of start-up"
     curve = curve_series("Cost by start threshold", "start threshold", "cost", [Curve(name, grid.tolist(), line)])
-    snippets = tuple((player, config(choices[0])) for player, config in PLAYER_SETTINGS.items())
-    settings = Table("Ready settings for the first row", (Column("player"), Column("configuration")), snippets)
-    notes = (f"first row: least {name}; second row: best mean opinion score",)
-    return scenario_report(
-        scenario, "Streaming: the best start threshold", answers_table(rows), settings, curve, notes=notes
+    settings = _settings_table(solved, player, scenario.segment_s)
+    notes = (f"least {name}", *notes)
+    table = answers_table(rows, logged)
+    return scenario_report(scenario, "Streaming: the best start threshold", table, settings, curve, notes=notes)
+
+
+def _best_on_the_log(cell: Cell, fitted: CapacityFit, scenario: StreamingScenario) -> Player:
+    """The threshold of least cost, by simulation with the capacity of the log."""
+    thresholds_s = (60.0 * np.linspace(0, 1, 16)[1:] ** 2).tolist()
+    players = [Player(start_s, scenario.resume_s) for start_s in thresholds_s]
+    answers = [on_the_log(cell, player, fitted.pieces) for player in players]
+    costs = [each.stall_probability.value + scenario.startup_cost * each.startup_s.value for each in answers]
+    return players[int(np.argmin(costs))]
+
+
+def _settings_table(solved: SolvedCell, player: Player, segment_s: float) -> Table:
+    """What viewers experience with each product at this threshold, by its resume rule, and the code that sets it."""
+    rows = []
+    for name, profile in PROFILES.items():
+        product = profile.with_start(player.start_s, segment_s)
+        answer = solved.answer(Player(player.start_s, product.again_s))
+        stalls = (answer.num_stalls.value, answer.stall_s.value)
+        rows.append((name, product.again_s, product.goal_s, *stalls, profile.snippet(product)))
+    columns = (
+        Column("player"),
+        Column("resumes at", "s", 1),
+        Column("goal", "s", 1),
+        Column("stalls", digits=4),
+        Column("in stalls", "s", digits=3),
+        Column("configuration"),
     )
+    note = f"segments of {segment_s:g} s; by equations without a buffer goal; 'takeup streaming advise' replays it"
+    return Table("Settings of players", columns, tuple(rows), note)
 
 
 def _over_views(cost: Cost, solved: SolvedCell) -> Cost:
@@ -144,7 +162,9 @@ def _over_views(cost: Cost, solved: SolvedCell) -> Cost:
 
 def size(scenario: StreamingScenario, quiet: bool) -> Report:
     """How many arrivals, how little capacity and how many users keep a stall target."""
-    cell, player, target = cells_of(scenario)[0], players_of(scenario)[0], StallTarget(scenario.stall_target)
+    fitted = fitted_capacity(scenario)
+    cell, player = cells_of(scenario, fitted)[0], players_of(scenario)[0]
+    target = StallTarget(scenario.stall_target)
     questions: dict[str, tuple[Callable[[], float], str]] = {
         "most arrivals": (lambda: max_arrivals(cell, player, target), "1/s"),
         "least capacity": (lambda: min_capacity(cell, player, target) / 1e6, "Mbit/s"),
@@ -153,7 +173,18 @@ def size(scenario: StreamingScenario, quiet: bool) -> Report:
     rows = tuple((name, *_answered(ask), unit) for name, (ask, unit) in questions.items())
     columns = (Column("question"), Column("answer", digits=4), Column("why not"), Column("unit"))
     note = f"everything else as in the scenario; at most {scenario.stall_target:g} of the videos may stall"
-    return scenario_report(scenario, "Streaming: how much the cell carries", Table("Limits", columns, rows, note))
+    notes = _limit_on_the_log(cell, player, fitted, rows[0][1])
+    limits = Table("Limits", columns, rows, note)
+    return scenario_report(scenario, "Streaming: how much the cell carries", limits, notes=notes)
+
+
+def _limit_on_the_log(
+    cell: Cell, player: Player, fitted: CapacityFit | None, arrivals_per_s: float | None
+) -> tuple[str, ...]:
+    if fitted is None or not fitted.pieces or arrivals_per_s is None:
+        return ()
+    found = on_the_log(replace(cell, arrivals_per_s=arrivals_per_s), player, fitted.pieces).stall_probability
+    return (f"on the log itself P(stall) at the most arrivals is {found.value:.4f} ± {found.error:.1g}",)
 
 
 def _answered(ask: Callable[[], float]) -> tuple[float | None, str]:

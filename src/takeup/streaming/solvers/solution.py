@@ -245,6 +245,7 @@ class Solution:
         )
 
     def _cycles(self, player: Player) -> tuple[_StallCycle, _StallCycle]:
+        player.check_unlimited()
         start = self._cycle(player.start_s)
         return start, start if player.again_s == player.start_s else self._cycle(player.again_s)
 

@@ -1,0 +1,139 @@
+"""Answers from logs: the equations are checked on the log itself, and advice comes from its replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from takeup.core.report import Report, Table
+from takeup.errors import BadInput, BadScenario
+from takeup.streaming.experiment import run_again
+
+LOG = Path(__file__).parent.parent / "data" / "drive.csv"
+
+
+def report(verb: str, **values: Any) -> Report:
+    return run_again({"verb": verb, **values}, "test", quiet=True)
+
+
+def column(table: Table, name: str) -> list[Any]:
+    place = [each.name for each in table.columns].index(name)
+    return [row[place] for row in table.rows]
+
+
+@pytest.fixture(scope="module")
+def dips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A link far faster than the video, except for two seconds of nearly nothing now and then: no state drains."""
+    rng = np.random.default_rng(5)
+    rates = 1e6 * rng.gamma(20.0, 0.05, 2400)
+    for second in rng.choice(2390, 40, replace=False):
+        rates[second : second + 2] = 1e4
+    path = tmp_path_factory.mktemp("logs") / "dips.csv"
+    path.write_text("rate_bps\n" + "".join(f"{rate:.0f}\n" for rate in rates))
+    return path
+
+
+LONE: dict[str, Any] = {"max_users": 1, "arrivals_per_s": [0.001], "bitrate_bps": 480e3}
+
+
+def test_a_zero_that_the_log_contradicts_is_not_shown(dips: Path) -> None:
+    found = report("predict", log=str(dips), start_s=[1.0, 2.0], **LONE)
+    shown, logged = column(found.tables[0], "P(stall)"), column(found.tables[0], "P(stall) on the log")
+
+    assert shown[0] == logged[0] > 0.01
+    assert "equations P(stall) 0.000" in found.notes[0]
+    assert "why they disagree: the slowest of its" in found.notes[-1]
+
+
+def test_a_model_file_carries_the_log_that_its_predictions_are_checked_on(dips: Path, tmp_path: Path) -> None:
+    fitted = report("fit", log=str(dips), model=str(tmp_path / "model.json"))
+    found = report("predict", model=str(tmp_path / "model.json"), start_s=[1.0], **LONE)
+
+    assert column(found.tables[0], "P(stall)")[0] > 0.01
+    assert any("the model contradicts the log" in note for note in fitted.notes)
+
+
+def test_a_prediction_that_the_log_confirms_is_left_alone() -> None:
+    found = report("predict", log=str(LOG), arrivals_per_s=[0.12], start_s=[5.0])
+    shown, logged = column(found.tables[0], "P(stall)")[0], column(found.tables[0], "P(stall) on the log")[0]
+
+    assert shown == pytest.approx(logged, rel=0.25)
+    assert shown != logged
+    assert found.notes == ()
+
+
+def test_no_start_at_zero_is_recommended_where_the_log_stalls(dips: Path) -> None:
+    found = report("optimise", log=str(dips), **LONE)
+    starts, costs = column(found.tables[0], "start at"), column(found.tables[0], "P(stall) on the log")
+
+    assert starts[0] > 0
+    assert costs[0] < costs[1]
+    assert "first row: the best threshold on the log itself" in found.notes[1]
+
+
+def test_the_largest_arrivals_are_checked_on_the_log() -> None:
+    found = report("size", log=str(LOG), start_s=[5.0])
+
+    assert "on the log itself P(stall) at the most arrivals is 0.0" in found.notes[0]
+
+
+def test_advice_has_an_interval_for_every_player_and_the_least_cost() -> None:
+    found = report("advise", logs=[str(LOG)], bitrate_bps=2.4e6)
+    table = found.tables[0]
+    low, mean, high = (column(table, name) for name in ("from", "P(stall)", "to"))
+    costs = column(table, "cost")
+
+    assert column(table, "player")[:2] == ["dash.js, as it comes", "dash.js, best"]
+    assert all(a <= b <= c for a, b, c in zip(low, mean, high, strict=True))
+    assert all(best <= default + 1e-12 for default, best in zip(costs[::2], costs[1::2], strict=True))
+    assert len(found.tables[2].rows) == 4
+    assert any("the equations say P(stall)" in note for note in found.notes)
+
+
+def test_advice_names_the_form_and_warns_of_a_short_log(tmp_path: Path) -> None:
+    path = tmp_path / "short"
+    path.write_text("".join(f"{second} {1 + second % 3}\n" for second in range(60)))
+    found = report("advise", logs=[str(path)], bitrate_bps=1e6, players=["shaka"])
+
+    assert "two columns: time (s) and rate (Mbit/s)" in found.notes[0]
+    assert "the log lasts 59 s" in found.notes[1]
+
+
+def test_stalls_in_the_log_stand_beside_the_replayed_ones(tmp_path: Path) -> None:
+    lines = [f'{{"mtp": {2000 + 500 * (k % 4)}, "ts": {2000 * k}, "sid": "a"}}' for k in range(400)]
+    lines[7] = lines[7].replace("}", ', "bs": true}')
+    path = tmp_path / "cmcd.log"
+    path.write_text("\n".join(lines))
+    found = report("advise", logs=[str(path)], bitrate_bps=2e6, players=["dash.js"])
+
+    assert found.notes[-1] == "the log itself reports 1 stalls in 400 requests"
+
+
+def test_several_logs_are_replayed_one_after_the_other(tmp_path: Path) -> None:
+    found = report("advise", logs=[str(LOG), str(LOG)], bitrate_bps=2.4e6, players=["dash.js"])
+    once = report("advise", logs=[str(LOG)], bitrate_bps=2.4e6, players=["dash.js"])
+
+    assert found.title == "Streaming: advice from 2 logs"
+    assert column(found.tables[0], "P(stall)")[0] == pytest.approx(column(once.tables[0], "P(stall)")[0], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"verb": "advise", "logs": [str(LOG)], "bitrate_bps": 50e6}, "check the units"),
+        ({"verb": "advise", "logs": [str(LOG)], "bitrate_bps": 2e6, "players": ["dashjs"]}, "no player 'dashjs'"),
+        ({"verb": "advise", "bitrate_bps": 2e6}, "nothing to replay"),
+        ({"verb": "predict", "arrivals_per_s": [5.0]}, "the load is 38.5.*check the units"),
+    ],
+)
+def test_absurd_questions_are_refused_in_one_sentence(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        run_again(values, "test", quiet=True)
+
+
+def test_a_bitrate_without_its_unit_is_refused() -> None:
+    with pytest.raises(BadScenario, match="bitrate_bps is 360 bit/s; write the unit"):
+        report("predict", bitrate_bps=360.0)
