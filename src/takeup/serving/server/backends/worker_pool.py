@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 import logging
 import multiprocessing
+import os
 import signal
 from collections import OrderedDict
 from contextlib import suppress
@@ -72,6 +73,9 @@ def serve_jobs(pipe: Connection, plan: BackendPlan) -> None:
     try:
         loop.listen(backend)
     finally:
+        hard_stop = threading.Timer(CLOSE_S, os._exit, [1])  # a thread may be stuck in a computation
+        hard_stop.daemon = True
+        hard_stop.start()
         backend.close()
 
 
@@ -131,6 +135,7 @@ class _WorkerLoop:
 
 MAX_KNOWN = 64
 EXIT_S = 30.0
+CLOSE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,4 @@
-"""Reads a LoRA file for a pipeline: every key is used, or the file is rejected with the list of unused keys.
-
-LoRA   down (r, in), up (out, r)                W + alpha / r * up down
-DoRA   the same, a magnitude m for each output  m (W + alpha / r * up down) / |W + alpha / r * up down|
-LoHa   w1_a, w1_b, w2_a, w2_b                   W + alpha / r * (w1_a w1_b) o (w2_a w2_b)
-LoKr   w1 and w2, each whole or a product       W + alpha / r * kron(w1, w2)
-"""
+"""Reads a LoRA file for a pipeline: every key is used, or the file is rejected with the list of unused keys."""
 
 import json
 import re
@@ -36,6 +30,8 @@ SUFFIXES: tuple[tuple[str, str], ...] = (
     (rf"\.lora_B{ADAPTER}(?:\.weight)?", "up"),
     (r"[._]lora(?:_linear_layer)?[._]down(?:\.weight)?", "down"),
     (r"[._]lora(?:_linear_layer)?[._]up(?:\.weight)?", "up"),
+    (r"(?<=_lora[12])\.down(?:\.weight)?", "down"),  # XLabs
+    (r"(?<=_lora[12])\.up(?:\.weight)?", "up"),
     (r"(?:\.lora)?\.alpha", "alpha"),
     (rf"\.lora_magnitude_vector{ADAPTER}(?:\.weight)?", "magnitude"),
     (r"\.dora_scale", "dora_scale"),
@@ -91,9 +87,14 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _layer(name: str, targets: LoraTargets) -> LayerId | None:
+    name = _plain(name)
+    return targets.names.get(name) or targets.names.get(f"{name}.0")  # `to_out` was `to_out.0` once
+
+
+def _plain(name: str) -> str:
     for noise, instead in NOISE:
         name = name.replace(noise, instead)
-    return targets.names.get(name) or targets.names.get(f"{name}.0")  # `to_out` was `to_out.0` once
+    return name
 
 
 # Checks that the parts of one change fit each other and the layer; computes its rank and factor -----------------------
@@ -212,12 +213,14 @@ def _x(shape: tuple[int, ...]) -> str:
 # denoisers and text encoders. Only safetensors are read, because other formats can run code.
 
 SHOWN_KEYS = 4
+FUSED_PARTS = {"down": ".lora_A.weight", "up": ".lora_B.weight", "alpha": ".alpha"}
 Tensors = Mapping[str, torch.Tensor]
 
 
 def read_lora(path: Path, targets: LoraTargets, name: str | None = None) -> Lora:
     """The LoRA in this file, with all numbers in one buffer."""
     tensors, told = _open(path)
+    tensors = unfused(tensors, targets)
     found = sort_keys(tensors, targets)
     _check_keys(path, found, targets)
     _check_numbers(path, tensors)
@@ -229,6 +232,23 @@ def read_lora(path: Path, targets: LoraTargets, name: str | None = None) -> Lora
         parts += used
         offset += sum(tensor.numel() for tensor in used)
     return Lora(name or path.stem, torch.cat([part.flatten() for part in parts]), changes)
+
+
+def unfused(tensors: Tensors, targets: LoraTargets) -> Tensors:
+    """The same with each LoRA of a fused layer as one LoRA of each of its parts: equal `down`, rows of `up`."""
+    made: dict[str, torch.Tensor] = {}
+    for key, tensor in tensors.items():
+        name, part = _split(key)
+        layers = targets.fused.get(_plain(name), ())
+        sizes = [targets.shapes[layer][0] for layer in layers]
+        names = [f"{'.'.join(layer)}{FUSED_PARTS.get(part or '')}" for layer in layers]
+        fits = part in FUSED_PARTS and (part != "up" or len(tensor) == sum(sizes))
+        if not layers or not fits or any(one in tensors or one in made for one in names):
+            made[key] = tensor  # as it is; if it names no layer, the file is refused
+            continue
+        pieces = tensor.split(sizes) if part == "up" else [tensor] * len(layers)
+        made |= dict(zip(names, pieces, strict=True))
+    return made
 
 
 def _open(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

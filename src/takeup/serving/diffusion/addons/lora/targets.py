@@ -9,7 +9,7 @@ names by rules that may guess wrong, all names of all layers are enumerated, so 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,13 +46,55 @@ OUTSIDE_BLOCKS = {
 OLD_TEXT_NAMES = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "out_proj": "to_out"}
 
 
+# Layers of the original Flux code, used by kohya, XLabs, BFL and ComfyUI, and their parts in diffusers: where several
+# are named, the original layer is their concatenation along the outputs.
+FLUX_DOUBLE = {
+    "img_attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
+    "txt_attn.qkv": ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"),
+    "img_attn.proj": ("attn.to_out.0",),
+    "txt_attn.proj": ("attn.to_add_out",),
+    "img_mlp.0": ("ff.net.0.proj",),
+    "img_mlp.2": ("ff.net.2",),
+    "txt_mlp.0": ("ff_context.net.0.proj",),
+    "txt_mlp.2": ("ff_context.net.2",),
+    "img_mod.lin": ("norm1.linear",),
+    "txt_mod.lin": ("norm1_context.linear",),
+}
+FLUX_SINGLE = {
+    "linear1": ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"),
+    "linear2": ("proj_out",),
+    "modulation.lin": ("norm.linear",),
+}
+FLUX_OUTSIDE = {
+    "img_in": "x_embedder",
+    "txt_in": "context_embedder",
+    "time_in.in_layer": "time_text_embed.timestep_embedder.linear_1",
+    "time_in.out_layer": "time_text_embed.timestep_embedder.linear_2",
+    "vector_in.in_layer": "time_text_embed.text_embedder.linear_1",
+    "vector_in.out_layer": "time_text_embed.text_embedder.linear_2",
+    "guidance_in.in_layer": "time_text_embed.guidance_embedder.linear_1",
+    "guidance_in.out_layer": "time_text_embed.guidance_embedder.linear_2",
+    "final_layer.linear": "proj_out",
+}
+XLABS = {
+    "img_attn.qkv": "qkv_lora1",
+    "txt_attn.qkv": "qkv_lora2",
+    "img_attn.proj": "proj_lora1",
+    "txt_attn.proj": "proj_lora2",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class LoraTargets:
-    """Shapes of the layers of a pipeline, and their names. Small, so it can be sent to another process."""
+    """Shapes of the layers of a pipeline, and their names. Small, so it can be sent to another process.
+
+    `fused` names layers of the original code that are several layers in diffusers.
+    """
 
     base: str
     shapes: Mapping[LayerId, tuple[int, ...]]
     names: Mapping[str, LayerId] = field(repr=False)
+    fused: Mapping[str, tuple[LayerId, ...]] = field(repr=False, default_factory=dict)
 
     @classmethod
     def of(cls, pipeline: Any) -> LoraTargets:
@@ -62,7 +104,45 @@ class LoraTargets:
         for layer in shapes:
             for name in _names(layer, shapes):
                 names.setdefault(name, layer)
-        return cls(type(pipeline).__name__, shapes, names)
+        fused = {}
+        for name, parts in _flux_names(shapes):
+            if len(parts) > 1:
+                fused[name] = parts
+            else:
+                names.setdefault(name, parts[0])
+        return cls(type(pipeline).__name__, shapes, names, fused)
+
+
+def _flux_names(shapes: Mapping[LayerId, tuple[int, ...]]) -> Iterator[tuple[str, tuple[LayerId, ...]]]:
+    """Names in files for layers of the original Flux code, and the layers of diffusers they consist of."""
+    paths = {path for component, path in shapes if component == "transformer"}
+    if not any(path.startswith("single_transformer_blocks.") for path in paths):
+        return
+    for name, parts in _original_flux(paths):
+        if all(part in paths for part in parts):
+            layers = tuple(("transformer", part) for part in parts)
+            yield from ((spelling, layers) for spelling in (name, f"diffusion_model.{name}", _kohya(name)))
+
+
+def _original_flux(paths: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield from ((name, (part,)) for name, part in FLUX_OUTSIDE.items())
+    for number in range(len(paths)):
+        double, single = f"transformer_blocks.{number}", f"single_transformer_blocks.{number}"
+        if f"{double}.norm1.linear" not in paths and f"{single}.norm.linear" not in paths:
+            return
+        for name, parts in FLUX_DOUBLE.items():
+            placed = tuple(f"{double}.{part}" for part in parts)
+            yield f"double_blocks.{number}.{name}", placed
+            if name in XLABS:
+                yield f"double_blocks.{number}.{XLABS[name]}", placed
+        for name, parts in FLUX_SINGLE.items():
+            yield f"single_blocks.{number}.{name}", tuple(f"{single}.{part}" for part in parts)
+        yield f"single_blocks.{number}.proj", (f"{single}.proj_out",)
+        yield f"single_blocks.{number}.qkv", tuple(f"{single}.attn.to_{part}" for part in "qkv")
+
+
+def _kohya(name: str) -> str:
+    return "lora_unet_" + name.replace(".", "_")
 
 
 def layers_of(pipeline: Any) -> dict[LayerId, Layer]:
