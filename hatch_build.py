@@ -1,31 +1,31 @@
-"""Build hook: a wheel carries the Spark plug-in's jar if it can be compiled here or was compiled before."""
+"""Build hook: a wheel always carries the Spark plug-in's jar, and one that was built from its sources."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUILD = """
+CHECK = """
 import sys
 sys.path.insert(0, "src")
-from takeup.caching.engines.spark.plugin_jar import SHIPPED_JAR, build_jar
-build_jar(SHIPPED_JAR)
+from takeup.caching.engines.spark.plugin_jar import SHIPPED_JAR, build_jar, is_current
+is_current(SHIPPED_JAR) or build_jar(SHIPPED_JAR)
 """
 
 
 class JarBuildHook(BuildHookInterface[Any]):
-    """Compiles the jar before a wheel is packed; `artifacts` in pyproject.toml puts it in."""
+    """The jar is a file of the source tree. One of other sources is compiled again, which needs javac and pyspark."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Without javac or pyspark the wheel is still good for everything else, so that is no error."""
+        """Fails rather than packing a wheel without the plug-in, or with an old one."""
         if version == "editable":
             return
-        done = subprocess.run([sys.executable, "-c", BUILD], cwd=self.root, capture_output=True, text=True, check=False)
-        jar = Path(self.root) / "src/takeup/caching/engines/spark/takeup-spark.jar"
-        if done.returncode and not jar.exists():
+        done = subprocess.run([sys.executable, "-c", CHECK], cwd=self.root, capture_output=True, text=True, check=False)
+        if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            self.app.display_warning(f"this wheel has no Spark plug-in: {reason}")
+            raise RuntimeError(
+                f"the jar of the Spark plug-in is not up to date; run scripts/build-jar first ({reason})"
+            )

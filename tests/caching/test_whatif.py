@@ -122,6 +122,8 @@ def test_a_log_without_block_updates_says_what_to_set() -> None:
 # Pairs of a recorded log and what was measured in that run -----------------------------------------------------------
 
 STOCK_RUNS = ("scan-short-of-memory.eventlog.gz", "window-short-of-memory.eventlog.gz")
+# Reads and hits that the plug-in counted when the same application ran under `dag` with the same memory.
+DAG_RUNS = {STOCK_RUNS[0]: (54, 144), STOCK_RUNS[1]: (406, 560)}
 
 
 @pytest.mark.parametrize("log", STOCK_RUNS)
@@ -134,6 +136,15 @@ def test_the_hits_of_stock_spark_are_predicted_within_five_percent(log: str) -> 
     assert 0 < measured < 1
     assert predicted[3] == pytest.approx(measured, abs=0.05)
     assert predicted[4] <= measured <= predicted[5]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("log", DAG_RUNS)
+def test_the_hits_of_the_plug_in_are_predicted_from_the_log_of_stock_spark(log: str) -> None:
+    num_hits, num_reads = DAG_RUNS[log]
+
+    predicted = whatif(log, policies=("spark", "dag"), capacities=("recorded",)).tables[0].rows[1]
+
+    assert predicted[3] == pytest.approx(num_hits / num_reads, abs=0.05)
 
 
 def test_plain_lru_mistakes_a_scan_for_hopeless_and_sparks_rule_does_not() -> None:

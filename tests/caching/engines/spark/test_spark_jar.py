@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from takeup.caching.engines.spark import plugin_jar
-from takeup.caching.engines.spark.plugin_jar import build_jar, find_sources, jar, spark_jars
+from takeup.caching.engines.spark.plugin_jar import SHIPPED_JAR, build_jar, find_sources, is_current, jar, spark_jars
 from takeup.errors import MissingEngine
 
 needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="needs javac of a JDK 17")
@@ -24,7 +24,19 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_a_wheel_brings_the_jar(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_carries_the_jar_of_these_sources() -> None:
+    assert is_current(SHIPPED_JAR), "run scripts/build-jar and commit the jar"
+
+
+def test_a_jar_of_other_sources_is_not_current(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "old.jar", "w") as archive:
+        archive.writestr("META-INF/takeup-sources", "0123456789abcdef")
+
+    assert not is_current(tmp_path / "old.jar")
+    assert not is_current(tmp_path / "missing.jar")
+
+
+def test_without_sources_the_jar_of_the_package_is_used(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_jar, "find_sources", list)
     shipped.write_bytes(b"jar")
 

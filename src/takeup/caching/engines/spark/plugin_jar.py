@@ -1,7 +1,8 @@
-"""The jar with the plug-in: shipped with the package, or built once from the sources of a checkout.
+"""The jar with the plug-in: shipped with the package, or built from the sources of a checkout that have changed.
 
-In a checkout the sources take precedence: the jar is compiled against the installed Spark and kept in the user's cache
-folder under a hash of the sources. A wheel brings the jar and no sources.
+The package carries the jar, in git, in source distributions and in wheels, and the jar carries a hash of the sources it
+was built from. In a checkout with other sources a jar is compiled against the installed Spark and kept in the user's
+cache folder; `scripts/build-jar` brings the shipped one up to date.
 """
 
 import hashlib
@@ -21,13 +22,14 @@ from takeup.errors import MissingEngine
 
 SHIPPED_JAR = Path(__file__).parent / "takeup-spark.jar"
 _CHECKOUT = Path(__file__).parents[5]
+_STAMP = "META-INF/takeup-sources"  # the entry of the jar with the hash of its sources
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal sources give equal bytes
 
 
 def jar() -> Path:
     """Where the plug-in's jar is; built first if need be."""
     sources = find_sources()
-    if sources and (_can_compile() or not SHIPPED_JAR.exists()):
+    if sources and not is_current(SHIPPED_JAR) and (_can_compile() or not SHIPPED_JAR.exists()):
         built = _cache_folder() / f"takeup-spark-{_hash(sources)}.jar"
         return built if built.exists() else build_jar(built)
     if SHIPPED_JAR.exists():
@@ -36,6 +38,16 @@ def jar() -> Path:
         f"the Spark plug-in is not in {SHIPPED_JAR.parent} and there are no sources to build it from; "
         "install a wheel of takeup, or run from a checkout with javac 17 and pyspark on the machine"
     )
+
+
+def is_current(path: Path) -> bool:
+    """Whether the jar is there and, in a checkout, was built from its sources."""
+    if not find_sources():
+        return path.exists()
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return _STAMP in archive.namelist() and archive.read(_STAMP).decode() == _hash(find_sources())
 
 
 def why_not(spark_version: str) -> str:
@@ -59,7 +71,7 @@ def build_jar(target: Path, sources: Sequence[Path] | None = None) -> Path:
         done = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True, check=False)
         if done.returncode:
             raise MissingEngine(f"javac could not compile the Spark plug-in; it said:\n{done.stderr.strip()}")
-        write_atomically(target, _pack(Path(folder)))
+        write_atomically(target, _pack(Path(folder), _hash(paths) if sources is None else ""))
     return target
 
 
@@ -96,9 +108,11 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "takeup"
 
 
-def _pack(folder: Path) -> bytes:
+def _pack(folder: Path, stamp: str) -> bytes:
     content = BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
+        if stamp:
+            archive.writestr(zipfile.ZipInfo(_STAMP, _EPOCH), stamp)
         for path in sorted(folder.rglob("*.class")):
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EPOCH)
             archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)

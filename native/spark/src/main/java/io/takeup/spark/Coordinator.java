@@ -21,6 +21,7 @@ final class Coordinator {
     private static final long DEFAULT_BLOCK_BYTES = 1 << 20;
 
     private final Policy policy;
+    private final boolean hasProfile; // only then is what jobs read kept for the next run
     private final GroupTable table = new GroupTable(block -> {});
     private final Lineage lineage = new Lineage(table);
     private final Executors executors;
@@ -41,8 +42,9 @@ final class Coordinator {
     long numRecompletions;
     long numEvictionsSeen;
 
-    Coordinator(Policy policy, Profile past) {
+    Coordinator(Policy policy, Profile past, boolean hasProfile) {
         this.policy = policy;
+        this.hasProfile = hasProfile;
         this.executors = new Executors(!policy.isStock());
         this.future = new Future(past);
     }
@@ -140,6 +142,9 @@ final class Coordinator {
     synchronized void unpersisted(int rdd) {
         long[] blocks = Executors.toArray(blocksOfRdd.getOrDefault(rdd, Set.of()));
         blocksOfRdd.remove(rdd);
+        bytesOfRdd.remove(rdd);
+        keepsOnDisk.remove(rdd);
+        signatures.forget(rdd);
         expectations.forget(rdd);
         hits.forget(blocks);
         for (long block : blocks) {
@@ -175,10 +180,14 @@ final class Coordinator {
         position = start[0];
         List<GroupTable.Group> groups = place(graph.tasks);
         sendChanges(graph.lineage);
-        future.record(signature, start[0], graph.tasks, groups, new Naming());
+        if (hasProfile) {
+            future.record(signature, start[0], graph.tasks, groups, new Naming());
+        }
         close(over);
         open(groups);
-        open(future.bind(bindings(graph)));
+        if (hasProfile) {
+            open(future.bind(bindings(graph)));
+        }
         remember(job, groups);
         expect(graph, groups, start[0]);
     }
@@ -208,8 +217,12 @@ final class Coordinator {
 
     /** New RDDs get their signatures; the job gets one from the RDD it ends with. */
     private String meet(JobGraph graph) throws ReflectiveOperationException {
-        signatures.meet(graph.infos);
         graph.persisted.forEach((rdd, facts) -> keepsOnDisk.put(rdd, facts.keepsOnDisk));
+        if (!hasProfile) {
+            signatures.meetKinds(graph.infos, graph.persisted.keySet());
+            return "";
+        }
+        signatures.meet(graph.infos);
         return signatures.ofJob(graph.last);
     }
 

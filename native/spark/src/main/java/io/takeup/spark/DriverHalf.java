@@ -26,6 +26,7 @@ import org.slf4j.LoggerFactory;
 final class DriverHalf implements DriverPlugin {
     private static final Logger LOG = LoggerFactory.getLogger(DriverHalf.class);
     private static final String KNOWN = "3\\.5\\..*|4\\..*";
+    private static final String TESTED = "3\\.5\\..*|4\\.[0-3]\\..*";
     private static final long CLOSE_MS = 50;
     private static final long PATIENCE_MS = 10_000; // for executors that are there, on a machine that may be busy
     private static final long LAST_PATIENCE_MS = 1_000; // in the end executors go while they are asked
@@ -62,7 +63,10 @@ final class DriverHalf implements DriverPlugin {
             LOG.warn("takeup: eviction stays Spark's own, because Spark {} is not 3.5 or 4.x", version);
             return Map.of();
         }
-        coordinator = new Coordinator(policy, readProfile());
+        if (!version.matches(TESTED)) {
+            LOG.warn("takeup: Spark {} is newer than the versions that the plug-in was tested with", version);
+        }
+        coordinator = new Coordinator(policy, readProfile(), !conf.get(Settings.PROFILE, "").isEmpty());
         listener = new JobListener(context, coordinator, this::finish);
         context.addSparkListener(listener);
         timer.schedule(

@@ -42,6 +42,7 @@ final class ExecutorHalf implements ExecutorPlugin {
             install(SparkEnv.get(), Policy.parse(policy), Boolean.parseBoolean(settings.get(Settings.PREFETCH)));
         } catch (Throwable error) {
             LOG.warn("takeup: executor {} keeps Spark's own eviction, because {}", context.executorID(), error, error);
+            goBack(SparkEnv.get());
         }
     }
 
@@ -50,13 +51,14 @@ final class ExecutorHalf implements ExecutorPlugin {
         long capacityBytes = memory.maxOnHeapStorageMemory() + memory.maxOffHeapStorageMemory();
         ranks = policy.isStock() ? null : new BlockRanks(policy.name, policy.admission, capacityBytes);
         store = new TakeupStore(env, env.blockManager(), ranks, counters, tasks);
-        store.install();
         if (prefetch && ranks != null) {
             prefetcher = new Prefetcher(memory, env.blockManager(), ranks, counters);
         }
         Inbox inbox = new Inbox(env.rpcEnv(), this::receive);
         RpcEndpointRef reference = env.rpcEnv().setupEndpoint("takeup-" + context.executorID(), inbox);
-        for (Object message : (Object[]) context.ask(new Object[] {Messages.HELLO, context.executorID(), reference})) {
+        Object[] messages = (Object[]) context.ask(new Object[] {Messages.HELLO, context.executorID(), reference});
+        store.install(); // last, so that a driver that does not answer leaves everything as it was
+        for (Object message : messages) {
             receive((Object[]) message);
         }
         counters.set(Counters.INSTALLED, env.blockManager().memoryStore() == store ? 1 : 0);
@@ -65,11 +67,24 @@ final class ExecutorHalf implements ExecutorPlugin {
         LOG.info("takeup: policy {} decides what leaves the memory of executor {}", policy, context.executorID());
     }
 
+    /** After a late failure: Spark's own store again, with everything that ours holds. */
+    private void goBack(SparkEnv env) {
+        TakeupStore ours = store;
+        store = null;
+        if (ours != null) {
+            try {
+                ours.uninstall(env);
+            } catch (Throwable error) {
+                ours.giveUp(error);
+            }
+        }
+    }
+
     private Object receive(Object[] message) {
         counters.add(Counters.MESSAGES, 1);
         if (message[0].equals(Messages.FLUSH)) {
             report((Long) message[1]);
-        } else if (ranks != null && !store.isStock()) {
+        } else if (ranks != null && store != null && !store.isStock()) {
             guard(() -> ranks.apply(message[0].equals(Messages.PACKED) ? Wire.unpacked((byte[]) message[1]) : message));
             prefetch();
         }

@@ -21,6 +21,8 @@ final class Expectations {
     private static final double SAME_JOBS = 0.05; // an expectation that has moved by less is not repeated
     private static final double SAME_SHARE = 0.125; // nor one that has moved by less than this share of its gap
 
+    private static final int MOST_READINGS = 1024; // of one RDD; what is read in more jobs keeps the latest
+
     /** A job's reading of an RDD: from where to where in the job, as shares of it. */
     static final class Reading {
         final double from;
@@ -45,7 +47,7 @@ final class Expectations {
     private static final class History {
         final int numPartitions;
         final int firstJob;
-        final Map<Integer, Reading> readings = new TreeMap<>();
+        final TreeMap<Integer, Reading> readings = new TreeMap<>();
         final List<History> precedents; // youngest first
         int lastJob;
         int gap = 1;
@@ -81,6 +83,9 @@ final class Expectations {
         }
         history.lastJob = job;
         history.readings.put(age, reading);
+        if (history.readings.size() > MOST_READINGS) {
+            history.readings.pollFirstEntry();
+        }
     }
 
     private History make(String kind, int numPartitions) {

@@ -28,6 +28,20 @@ final class Signatures {
         }
     }
 
+    /** Without a profile only the kinds of persisted RDDs are needed, and only as long as they are persisted. */
+    void meetKinds(Map<Integer, RDDInfo> rdds, Iterable<Integer> persisted) {
+        for (int rdd : persisted) {
+            if (rdds.containsKey(rdd)) {
+                kinds.putIfAbsent(rdd, kind(rdds.get(rdd)));
+            }
+        }
+    }
+
+    /** The RDD is no longer persisted. Its signature stays: it is a part of those of its children. */
+    void forget(int rdd) {
+        kinds.remove(rdd);
+    }
+
     /** Null for an RDD that was in no job. */
     String of(int rdd) {
         return known.get(rdd);

@@ -69,21 +69,39 @@ public final class TakeupStore extends MemoryStore {
     }
 
     /** Put this store in the place of Spark's, with everything that one holds. */
-    @SuppressWarnings("unchecked")
     void install() throws ReflectiveOperationException {
         synchronized (memoryManager) {
-            MemoryStore old = blockManager.memoryStore();
-            Map<BlockId, MemoryEntry<?>> present =
-                    (Map<BlockId, MemoryEntry<?>>) Scala.field(old, MemoryStore.class, "entries");
-            synchronized (present) {
-                entries.putAll(present);
-                Scala.setField(blockManager, BlockManager.class, "memoryStore", this);
-                memoryManager.setMemoryStore(this);
-            }
+            replace(blockManager.memoryStore(), this);
             entries.keySet().forEach(id -> arriving.put(id, NO_TASK));
         }
         if (blockManager.memoryStore() != this) {
             throw new IllegalStateException("the block manager kept its own memory store");
+        }
+    }
+
+    /** Put a store of Spark's own in the place of this one, if this one is there. */
+    void uninstall(SparkEnv env) throws ReflectiveOperationException {
+        giveUp(new IllegalStateException("the plug-in could not be installed"));
+        synchronized (memoryManager) {
+            if (blockManager.memoryStore() == this) {
+                replace(this, new MemoryStore(
+                        env.conf(), blockManager.blockInfoManager(), env.serializerManager(), memoryManager, blockManager));
+            } else {
+                memoryManager.setMemoryStore(blockManager.memoryStore());
+            }
+        }
+    }
+
+    @SuppressWarnings("unchecked")
+    private void replace(MemoryStore old, MemoryStore other) throws ReflectiveOperationException {
+        Map<BlockId, MemoryEntry<?>> present =
+                (Map<BlockId, MemoryEntry<?>>) Scala.field(old, MemoryStore.class, "entries");
+        Map<BlockId, MemoryEntry<?>> next =
+                (Map<BlockId, MemoryEntry<?>>) Scala.field(other, MemoryStore.class, "entries");
+        synchronized (present) {
+            next.putAll(present);
+            memoryManager.setMemoryStore(other);
+            Scala.setField(blockManager, BlockManager.class, "memoryStore", other);
         }
     }
 
