@@ -77,7 +77,7 @@ MAX_FACTOR_SHOWN = 100  # larger factors come from a baseline near zero
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A rank that computes slowly, ranks between which messages are slow, or ranks whose machine does other work.
+    """A rank that computes slowly or pauses, ranks between which messages are slow, or ranks of a busy machine.
 
     It takes `factor` times as long as it should. In `share_late` of the calls all others waited for this rank, or the
     messages over this link took too long. A link has two ranks if it is known, otherwise it is one in this group.
@@ -85,7 +85,7 @@ class Suspect:
     by as much as the fastest ones over this link.
     """
 
-    kind: Literal["compute", "link", "host"]
+    kind: Literal["compute", "pause", "link", "host"]
     ranks: tuple[int, ...]
     factor: float
     share_late: float
@@ -97,6 +97,8 @@ class Suspect:
         if self.kind == "host":
             ranks = f"rank {self.ranks[0]} waits" if len(self.ranks) == 1 else f"ranks {_listed(self.ranks)} wait"
             return f"{ranks} for cores that do other work"
+        if self.kind == "pause":
+            return f"rank {self.ranks[0]} pauses for {self.reason}"
         what = "the link between ranks" if len(self.ranks) == 2 else "a link among ranks"
         where = f"rank {self.ranks[0]} computes" if self.kind == "compute" else f"{what} {_listed(self.ranks)} is"
         times = f"{self.factor:.2f}x" if self.factor < MAX_FACTOR_SHOWN else f"more than {MAX_FACTOR_SHOWN}x"
@@ -108,7 +110,8 @@ class SlowdownEvent:
     """Iterations became slower, or recovered (`is_slow` is false): from `began` on, known since `declared`.
 
     Both are iteration numbers since the watch began. `factor` compares iteration times after and before; `lost_share`
-    is the share of the healthy throughput that is lost from then on.
+    is the share of the healthy throughput that is lost from then on. If `is_standing`, nothing has changed: ranks were
+    compared with others in their role, and `before_s` is the time without their excess.
     """
 
     began: int
@@ -119,6 +122,7 @@ class SlowdownEvent:
     suspects: tuple[Suspect, ...] = ()
     before_s: float = 0.0
     after_s: float = 0.0
+    is_standing: bool = False
 
     def sentence(self) -> str:
         """The event as a sentence."""
@@ -131,6 +135,8 @@ class SlowdownEvent:
         return " and ".join(map(str, self.suspects)) or "all ranks are slower, or something they share"
 
     def _times(self) -> str:
+        if self.is_standing:
+            return f"{1e3 * self.after_s:.4g} ms, {1e3 * self.before_s:.4g} ms without, compared with ranks in its role"
         return f"{1e3 * self.before_s:.4g} ms before, {1e3 * self.after_s:.4g} ms now"
 
 

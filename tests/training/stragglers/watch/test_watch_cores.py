@@ -287,3 +287,18 @@ def test_usual_is_the_median_of_many_iterations_each_counted_once() -> None:
     assert list(usual._times_s) == [1.0] * 6 + [3.0] * 3
     assert usual.is_exceeded_by(1.26)
     assert not usual.is_exceeded_by(1.24)
+
+
+def test_ranks_that_are_compared_with_each_other_are_compared_in_their_waiting_too(tmp_path: Path) -> None:
+    rings, readers = readers_of(tmp_path, 2)
+    cores = RunQueueWaits()
+    for number in range(1, 9):
+        for ring, each_ms in zip(rings, (30, 90), strict=True):
+            ring.words[HeaderWord.WAITED_NS] = 10 * each_ms * 1_000_000 * number
+        cores.poll(10 * number, readers)
+
+    found = cores.more_than_others_s()
+
+    assert found[0] == pytest.approx(0.0)
+    assert found[1] == pytest.approx(0.06)
+    assert RunQueueWaits().more_than_others_s() == {}

@@ -18,6 +18,7 @@ from takeup.training.stragglers.contract import CALL, CallLog, Operation, Slowdo
 from takeup.training.stragglers.detect.change_points import ChangePoint, ChangePointDetector, Sensitivity
 from takeup.training.stragglers.locate.accounts import own_seconds
 from takeup.training.stragglers.locate.matching import FEW_STEPS, STEP, Anchor, agreed_anchors, tokens_of
+from takeup.training.stragglers.locate.standing import RankStanding, standing_suspects, standings
 from takeup.training.stragglers.locate.suspects import locate
 
 # Expected time of an iteration, given what it does: extra calls, longer sequences -------------------------------------
@@ -109,6 +110,7 @@ class RankCalls:
         self.anchor = anchor
         places = np.flatnonzero(self._is(anchor))
         self.rows = self.rows[places[self.rows["number"][places] >= since][0] :]
+        self.num_dropped = since if anchor == STEP else 0  # steps are numbered from the start of the job
         self.marks = np.flatnonzero(self._is(anchor))
 
     def first_number(self, anchor: Anchor) -> int:
@@ -173,6 +175,8 @@ MOST_WITHOUT_STEPS = 50_000  # calls after which steps are no longer waited for,
 NUM_KEPT = 96  # iterations whose calls are buffered
 NUM_BEFORE = 32  # iterations of the window before a change
 NUM_SINCE = 10  # and of the window since, at most
+COMPARE_EVERY = 32  # iterations between two comparisons of ranks in the same role
+MOST_COMPARED, FEW_COMPARED = 200_000, 8  # calls and iterations of such a comparison
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
@@ -194,6 +198,9 @@ class StragglerDetector:
         self._covariates = Covariates()
         self._healthy_s: float | None = None
         self._is_slow = False
+        self._compare_at, self._changed_at = self._num_warm_up + COMPARE_EVERY, 0
+        self._told: set[tuple[str, tuple[int, ...]]] = set()  # kinds and ranks of the suspects that are slow now
+        self._standing: set[tuple[str, tuple[int, ...]]] = set()  # the same, by the latest standing comparison
         self._new_level()
 
     def _new_level(self) -> None:
@@ -214,6 +221,7 @@ class StragglerDetector:
     def rebase(self) -> None:
         """Reset the baseline, as after a mitigation; the anchors stay."""
         self._new_level()
+        self._told, self._standing = set(), set()
         self._warm_up_until = self.num_iterations + self._num_warm_up
 
     def see(self, logs: Sequence[CallLog], work: Sequence[float] = ()) -> list[SlowdownEvent]:
@@ -231,6 +239,7 @@ class StragglerDetector:
         if all(heard.anchor is None for heard in self._ranks.values()):
             self._find_anchors()
         events = [event for number in self._new_iterations() for event in self._next(number)]
+        events += self._compare_standing()
         for heard in self._ranks.values():
             heard.forget(self.num_iterations - NUM_KEPT)
         return events
@@ -270,6 +279,13 @@ class StragglerDetector:
                 since = max(heard.first_number(anchor) for heard in ranks)
                 for heard in ranks:
                     heard.follow(anchor, since)
+            self._begin_at(max(heard.num_dropped for heard in speaking.values()))
+
+    def _begin_at(self, number: int) -> None:
+        """The first iteration that is counted has this number."""
+        self.num_iterations = number
+        self._warm_up_until = number + self._num_warm_up
+        self._compare_at = self._warm_up_until + COMPARE_EVERY
 
     def _new_iterations(self) -> range:
         """Numbers of iterations that all ranks have ended, except ranks that are far behind or silent."""
@@ -329,9 +345,50 @@ class StragglerDetector:
         if not change.is_onset and not was_slow:
             return None  # warm-up took longer than assumed
         suspects = self._suspects(began) if change.is_onset else []
+        self._told = {(each.kind, each.ranks) for each in suspects} | (self._told if still_slow else set())
+        self._changed_at, self._standing = began, set()
+        self._compare_at = max(self._compare_at, declared + COMPARE_EVERY)
         lost_share = max(0.0, 1 - healthy_s / change.after_s)
         levels = (change.before_s, change.after_s)
         return SlowdownEvent(began, declared, change.is_onset, change.factor, lost_share, tuple(suspects), *levels)
+
+    # Standing comparison ----------------------------------------------------------------------------------------------
+
+    def standings(self) -> list[RankStanding]:
+        """All ranks over the latest iterations after the warm-up, compared with others in their role."""
+        since = self._compared_since()
+        return standings(self._logs(since, self.num_iterations)) if self.num_iterations > since else []
+
+    def _compared_since(self) -> int:
+        """The first iteration to compare: all that are buffered since the last change, fewer if calls are very many."""
+        num_rows = sum(len(heard.rows) for heard in self._ranks.values())
+        num_buffered = max((len(heard.marks) for heard in self._ranks.values()), default=0)
+        most = int(np.clip(MOST_COMPARED * num_buffered // max(1, num_rows), FEW_COMPARED, NUM_KEPT))
+        return max(self._warm_up_until, self._changed_at, self.num_iterations - most)
+
+    def _compare_standing(self) -> list[SlowdownEvent]:
+        """An event if two comparisons in sequence find the same ranks, and these were not reported yet."""
+        if self.num_iterations < self._compare_at:
+            return []
+        self._compare_at = self.num_iterations + COMPARE_EVERY
+        rows = self.standings() if not self._pending else []
+        suspects = standing_suspects(rows)
+        found, before = {(each.kind, each.ranks) for each in suspects}, self._standing
+        self._standing = found
+        new = (found & before) - self._told
+        if not new or any(ranks in {told for _, told in self._told} for _, ranks in new):
+            return []
+        self._told = found & before
+        kept = tuple(each for each in suspects if (each.kind, each.ranks) in self._told)
+        return [self._standing_event(rows[0].iteration_s, kept)]
+
+    def _standing_event(self, iteration_s: float, suspects: tuple[Suspect, ...]) -> SlowdownEvent:
+        now, excess_s = self.num_iterations, max(each.excess_s for each in suspects)
+        began = self._compared_since() if self._is_slow or self._changed_at else 0
+        healthy_s = iteration_s - excess_s
+        self._is_slow, self._healthy_s = True, healthy_s
+        levels = (excess_s / iteration_s, suspects, healthy_s, iteration_s)
+        return SlowdownEvent(began, now - 1, True, iteration_s / healthy_s, *levels, is_standing=True)
 
     def _suspects(self, began: int) -> list[Suspect]:
         since = max(began, self.num_iterations - NUM_SINCE)  # the begin is uncertain if detection took long

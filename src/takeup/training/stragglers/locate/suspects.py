@@ -319,7 +319,7 @@ def _is_at(rank: RankedSuspect, link: RankedSuspect) -> bool:
 
 def _slow_ranks(now: CallWindow, past: CallWindow) -> Iterator[RankedSuspect]:
     """Ranks whose own work takes longer, beyond the increase common to all."""
-    late = _late_shares(now)
+    late = late_shares(now)
     for rank, (excess_s, is_sure) in _excesses_s(now, past).items():
         own_s = now.accounts[rank].own_s
         usual_s = max(own_s - excess_s, 1e-9)
@@ -338,13 +338,10 @@ def _excesses_s(now: CallWindow, past: CallWindow) -> dict[int, tuple[float, boo
     """
     if past.accounts:
         everybody = [rank for rank in now.accounts if rank in past.accounts]
-        ours, theirs = _beside_fast_s(now, everybody), _beside_fast_s(past, everybody)
+        ours, theirs = beside_fast_s(now, everybody), beside_fast_s(past, everybody)
         return {rank: _more_s(each, theirs[rank]) for rank, each in ours.items() if rank in theirs}
-    roles: dict[frozenset[tuple[int, int]], list[int]] = defaultdict(list)
-    for rank, role in _roles(now).items():
-        roles[role].append(rank)
-    alike = [_beside_fast_s(now, ranks) for ranks in roles.values()]
-    return {rank: _more_s(each, _fast_half(beside)) for beside in alike for rank, each in beside.items()}
+    alike = [beside_fast_s(now, ranks) for ranks in ranks_by_role(now)]
+    return {rank: _more_s(each, fast_half(beside)) for beside in alike for rank, each in beside.items()}
 
 
 def _more_s(these_s: Floats, those_s: Floats) -> tuple[float, bool]:
@@ -353,13 +350,13 @@ def _more_s(these_s: Floats, those_s: Floats) -> tuple[float, bool]:
     return float(np.median(these_s) - np.median(those_s)), bool(is_sure)
 
 
-def _fast_half(beside_s: Mapping[int, Floats]) -> Floats:
+def fast_half(beside_s: Mapping[int, Floats]) -> Floats:
     """All values of the faster half of the ranks."""
     fastest = sorted(beside_s.values(), key=lambda each: float(np.median(each)))
     return np.concatenate(fastest[: (len(fastest) + 1) // 2])
 
 
-def _beside_fast_s(window: CallWindow, ranks: Sequence[int]) -> dict[int, Floats]:
+def beside_fast_s(window: CallWindow, ranks: Sequence[int]) -> dict[int, Floats]:
     """By rank and iteration: own work, less that of a rank in the fastest quarter."""
     table = np.array(_side_by_side([window.accounts[rank] for rank in ranks]))
     beside = table - np.quantile(table, 0.25, axis=0, method="lower") if table.size else table
@@ -377,6 +374,14 @@ def _side_by_side(accounts: Sequence[TimeAccount]) -> list[Floats]:
     return [account.owns_s[len(account.owns_s) - number :] for account in accounts]
 
 
+def ranks_by_role(window: CallWindow) -> list[list[int]]:
+    """Ranks that make the same calls, together."""
+    roles: dict[frozenset[tuple[int, int]], list[int]] = defaultdict(list)
+    for rank, role in _roles(window).items():
+        roles[role].append(rank)
+    return list(roles.values())
+
+
 def _roles(window: CallWindow) -> dict[int, frozenset[tuple[int, int]]]:
     """Operations and sizes that a rank calls: ranks with the same calls have the same role."""
     calls, roles = window.calls, {}
@@ -389,7 +394,7 @@ def _roles(window: CallWindow) -> dict[int, frozenset[tuple[int, int]]]:
     return roles
 
 
-def _late_shares(window: CallWindow) -> dict[int, float]:
+def late_shares(window: CallWindow) -> dict[int, float]:
     """By rank: the share of its calls at which it arrived last."""
     calls = window.calls
     assert calls is not None

@@ -63,6 +63,8 @@ def watch(command: Sequence[str], asked: WatchOptions, say: Say, tell: Say) -> i
                     job.wait()
         if not asked.quiet:
             say(_summary(session))
+            for line in reports.standing_lines(session):
+                say(f"takeup: {line}")
         return job.returncode
 
 

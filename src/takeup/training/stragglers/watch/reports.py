@@ -137,6 +137,28 @@ def live_line(session: WatchSession) -> str:
     return f"{num_ranks} ranks, iteration {number}, {1e3 * median(times_s):.1f} ms each, {state}"
 
 
+MOST_LINES = 8
+
+
+def standing_lines(session: WatchSession) -> list[str]:
+    """The ranks by how much they delay others: a header and one line each, the worst first."""
+    rows = session.watcher.standings()
+    if not rows:
+        return []
+    lines = [
+        f"{'rank':>6} {'own':>9} {'waiting':>9} {'transfer':>9} {'last in':>8} {'costs':>6}  of an iteration, means"
+    ]
+    for row in rows[:MOST_LINES]:
+        parts = " ".join(f"{1e3 * each:6.4g} ms" for each in (row.own_s, row.wait_s, row.transfer_s))
+        cost = f"{row.lost_share:6.1%}" if row.role_size > 1 else "nothing to compare with"
+        lines.append(f"{row.rank:6} {parts} {row.late_share:8.0%} {cost}  {_host(session, row.rank)}".rstrip())
+    return [*lines, f"and {len(rows) - MOST_LINES} more ranks"] if len(rows) > MOST_LINES else lines
+
+
+def _host(session: WatchSession, rank: int) -> str:
+    return str(getattr(session.gather.readers[rank], "host", ""))
+
+
 # Prometheus -----------------------------------------------------------------------------------------------------------
 
 

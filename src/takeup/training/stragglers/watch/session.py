@@ -76,10 +76,14 @@ class WatchSession:
         self._cores.poll(self.watcher.num_iterations, self.gather.readers)
         self._usual.poll(self.watcher.num_iterations, self.watcher.iterations_s)
         for event in new:
-            is_early = bool(event.suspects) and self._cores.is_too_soon(event.began)
+            is_early = bool(event.suspects) and not event.is_standing and self._cores.is_too_soon(event.began)
             (self._waiting if is_early or self._waiting else events).append(event)
-        explained = [blame_cpu_contention(event, self._cores.more_waiting_s(event.began)) for event in events]
+        explained = [blame_cpu_contention(event, self._waiting_s(event)) for event in events]
         return [event for event in explained if self._is_news(event)]
+
+    def _waiting_s(self, event: contract.SlowdownEvent) -> dict[int, float]:
+        """By rank, the run-queue wait per iteration that may explain the event."""
+        return self._cores.more_than_others_s() if event.is_standing else self._cores.more_waiting_s(event.began)
 
     def _is_news(self, event: contract.SlowdownEvent) -> bool:
         """False if ranks wait for cores but are no slower than usual, and for the end of such an event."""

@@ -1,0 +1,116 @@
+"""Ranks that are slow from the first step, pause, or follow each other: named without any change of iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from takeup.training.stragglers.contract import CallLog, SlowdownEvent
+from takeup.training.stragglers.detect.detector import StragglerDetector
+from takeup.training.stragglers.locate.standing import RankStanding, standing_suspects, standings
+from training.stragglers.plain_job import Faults, Job, data_parallel, logs_of, tensor_and_data, two_by_two
+
+JOBS: dict[str, Callable[[], Job]] = {
+    "overlapped": lambda: data_parallel(4),
+    "synchronous": lambda: data_parallel(4, overlap=False),
+    "pipelines": two_by_two,
+    "tensor parallel": tensor_and_data,
+}
+
+
+class Pauses(Faults):
+    """Rank 1 computes eight times as long in every tenth iteration."""
+
+    def of_rank(self, rank: int, iteration: int) -> float:
+        return 8.0 if rank == 1 and iteration % 10 == 3 else 1.0
+
+
+class Moves(Faults):
+    """Rank 2 is slow, and then rank 3 instead, by the same factor."""
+
+    def of_rank(self, rank: int, iteration: int) -> float:
+        return 1.5 if (rank == 2 and 60 <= iteration < 150) or (rank == 3 and iteration >= 150) else 1.0
+
+
+def events_of(
+    job: Job, faults: Faults, num_iterations: int = 300, seed: int = 1, noise: float = 0.03
+) -> list[SlowdownEvent]:
+    """What the detector says of a job, whose calls it gets in forty portions."""
+    logs, detector, events = logs_of(job, num_iterations, faults, seed, noise=noise), StragglerDetector(), []
+    for part in range(40):
+        portions = [slice(len(log.calls) * part // 40, len(log.calls) * (part + 1) // 40) for log in logs]
+        seen = [CallLog(log.rank, log.calls[each], log.groups) for log, each in zip(logs, portions, strict=True)]
+        events += detector.see(seen)
+    return events
+
+
+@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("factor", [1.15, 1.5])
+def test_a_rank_that_is_slow_from_the_first_step_is_named_once(kind: str, factor: float) -> None:
+    (event,) = events_of(JOBS[kind](), Faults(ranks={2: factor}))
+
+    (suspect,) = event.suspects
+    assert (suspect.kind, suspect.ranks) == ("compute", (2,))
+    assert suspect.factor == pytest.approx(factor, rel=0.04)
+    assert event.began == 0
+    assert "compared with ranks in its role" in event.sentence()
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_pauses_of_a_rank_are_named_with_their_length_and_cost(kind: str) -> None:
+    (event,) = events_of(JOBS[kind](), Pauses())
+
+    (suspect,) = event.suspects
+    assert (suspect.kind, suspect.ranks) == ("pause", (1,))
+    assert "rank 1 pauses for " in event.sentence()
+    assert 0.25 <= event.lost_share <= 0.5
+
+
+def test_a_slow_rank_that_another_follows_at_the_same_factor_is_not_blamed_any_more() -> None:
+    events = events_of(data_parallel(4), Moves())
+
+    assert [event.suspects[0].ranks for event in events] == [(2,), (3,)]
+
+
+def test_a_rank_that_was_slow_from_the_first_step_recovers() -> None:
+    events = events_of(data_parallel(4), Faults(until=150, ranks={2: 1.5}))
+
+    assert [event.is_slow for event in events] == [True, False]
+    assert events[1].began == pytest.approx(150, abs=12)
+
+
+@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_is_no_standing_difference(kind: str, seed: int) -> None:
+    assert events_of(JOBS[kind](), Faults(), 400, seed, noise=0.15) == []
+
+
+def test_time_of_every_rank_adds_up_to_the_iteration() -> None:
+    rows = standings(logs_of(data_parallel(4), 60, Faults(ranks={2: 1.5}), 1))
+
+    assert rows[0].rank == 2
+    assert rows[0].late_share > 0.9
+    assert rows[0].lost_share == pytest.approx(1 / 3, abs=0.03)
+    for row in rows:
+        assert row.own_s + row.wait_s + row.transfer_s == pytest.approx(row.iteration_s, rel=0.01)
+
+
+def test_a_rank_alone_in_its_role_has_nothing_to_compare_with() -> None:
+    row = RankStanding(0, 1, 0.1, 0.09, 0.01, 0.0, 1.0)
+
+    assert row.lost_share == 0
+    assert standing_suspects([row]) == []
+
+
+def test_two_pauses_are_no_habit_and_pauses_of_all_are_of_none() -> None:
+    once = RankStanding(0, 4, 0.1, 0.09, 0.0, 0.0, 0.5, 0.02, 0.02, 2, 96)
+    often = [RankStanding(rank, 4, 0.1, 0.09, 0.0, 0.0, 0.5, 0.02, 0.02, 9, 96) for rank in range(4)]
+
+    assert standing_suspects([once]) == []
+    assert standing_suspects(often) == []
+    assert len(standing_suspects(often[:1])) == 1
+
+
+def test_without_a_complete_iteration_nothing_stands() -> None:
+    assert standings(logs_of(data_parallel(2), 1, Faults(), 1)) == []
