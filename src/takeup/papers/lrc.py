@@ -56,7 +56,7 @@ def _report(setting: Mapping[str, Any], results: Results, checks: tuple[Check, .
         (
             *disagreements(checks),
             "workloads are generated in the shape of the applications; sizes and times are not the paper's",
-            "LRC knows all jobs from the beginning, as in an application that ran before; see the last table without",
+            "LRC knows all jobs from the beginning, as in one that ran before; the last table has the other case",
         ),
     )
 

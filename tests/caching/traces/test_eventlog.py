@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -463,13 +464,11 @@ def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
     assert read_event_log(str(path)).workload.num_tasks == 2
 
 
-@pytest.mark.parametrize("name", ["app.lz4", "app.lzf", "app.snappy", "app.zstd", "app.zstd.inprogress"])
+@pytest.mark.parametrize("name", ["app.lz4", "app.lzf", "app.snappy", "app.snappy.inprogress"])
 def test_codecs_of_spark_are_refused_with_the_way_out(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
 
-    with pytest.raises(
-        BadTrace, match=r"codec, which is not read here; set spark.eventLog.compress=false or decompress"
-    ):
+    with pytest.raises(BadTrace, match=r"codec, which is not read here; set spark.eventLog.compress=false, or spark"):
         read_event_log(tmp_path / name)
 
 
@@ -566,6 +565,38 @@ def test_gzip_that_ends_early_is_refused_unless_it_is_expected(tmp_path: Path) -
 
     assert 0 < log.workload.num_tasks < 40
     assert "app-1.gz: the gzip data ends early; read up to there" in log.notes
+
+
+def write_zstd(path: Path, content: bytes) -> None:
+    """As Spark does: one frame behind the other."""
+    half = len(content) // 2
+    frames = []
+    for part in (content[:half], content[half:]):
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as stream:
+            stream.write(part)
+        frames.append(sink.getvalue().to_pybytes())
+    path.write_bytes(b"".join(frames))
+
+
+@pytest.mark.parametrize("name", ["app-1.zstd", "app-1.zstd.inprogress"])
+def test_the_default_codec_of_spark_is_read(tmp_path: Path, name: str) -> None:
+    plain = DATA / "zip.eventlog"
+    write_zstd(tmp_path / name, plain.read_bytes())
+
+    assert groups(read_event_log(tmp_path / name).workload) == groups(read_event_log(plain).workload)
+
+
+def test_zstd_that_ends_early_is_refused_unless_it_is_expected(tmp_path: Path) -> None:
+    path = tmp_path / "app-1.zstd"
+    write_zstd(path, (DATA / "zip.eventlog").read_bytes())
+    path.write_bytes(path.read_bytes()[:-30])
+
+    with pytest.raises(BadTrace, match=r"app-1\.zstd: the zstd data ends early"):
+        read_event_log(path)
+    log = read_event_log(path, allow_truncated=True)
+
+    assert "app-1.zstd: the zstd data ends early; read up to there" in log.notes
 
 
 def test_damaged_gzip_is_refused(tmp_path: Path) -> None:

@@ -281,3 +281,15 @@ def test_a_flat_law_requests_all_objects_alike() -> None:
 
     assert len(counts) == 10
     assert np.abs(counts - 10_000).max() < 500
+
+
+def test_public_traces_are_read_as_they_are_shipped(tmp_path: Path) -> None:
+    trace = FlatTrace("t", np.array([0, 1, 0], np.int32), np.array([3, 7], np.int64))
+    write_oracle_general(tmp_path / "t.oracleGeneral", trace)
+    with pa.CompressedOutputStream(str(tmp_path / "t.oracleGeneral.zst"), "zstd") as stream:
+        stream.write((tmp_path / "t.oracleGeneral").read_bytes())
+
+    packed, plain = (read_flat(tmp_path / name) for name in ("t.oracleGeneral.zst", "t.oracleGeneral"))
+
+    assert packed.requests.tolist() == plain.requests.tolist()
+    assert packed.block_bytes.tolist() == [3, 7]

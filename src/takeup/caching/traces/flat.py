@@ -91,7 +91,7 @@ def first_values(ids: Ids, values: npt.NDArray[np.int64], num_ids: int) -> npt.N
 
 RECORD = np.dtype([("second", "<u4"), ("id", "<u8"), ("size_bytes", "<u4"), ("next", "<i8")])
 TABLES = (".csv", ".csv.gz", ".parquet")
-RECORDS = (".oraclegeneral", ".oraclegeneral.gz", ".bin", ".bin.gz")
+RECORDS = tuple(kind + packed for kind in (".oraclegeneral", ".bin") for packed in ("", ".gz", ".zst"))
 FLAT_SUFFIXES = TABLES + RECORDS
 
 
@@ -173,6 +173,9 @@ def _read_bytes(path: Path) -> bytes | npt.NDArray[np.uint8]:
     """A plain file is memory-mapped, so that unused parts are not read."""
     if path.name.lower().endswith(".gz"):
         return gzip.decompress(path.read_bytes())
+    if path.name.lower().endswith(".zst"):
+        with pa.input_stream(str(path), compression="zstd") as stream:
+            return bytes(stream.read())
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else b""
 
 

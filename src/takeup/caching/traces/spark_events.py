@@ -1,6 +1,7 @@
 """The events of a Spark event log: its files, their lines, and what they say about stages, tasks and blocks."""
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -9,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+import pyarrow as pa
+
 from takeup.errors import BadTrace
 
 # The files of an event log: find them, in their order, and read them line by line as JSON -----------------------------
 
-_COMPRESSED = frozenset((".lz4", ".lzf", ".snappy", ".zstd"))
+_COMPRESSED = frozenset((".lz4", ".lzf", ".snappy"))
 _ROLLED = re.compile(r"events_(\d+)_.*")
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -64,14 +67,20 @@ def read_lines(log: LogFiles, *, allow_truncated: bool) -> Iterator[LogLine]:
         try:
             with _open(part) as file:
                 yield from _parse(part, file, allow_truncated, log.notes)
-        except (EOFError, zlib.error) as error:
+        except (EOFError, OSError, zlib.error) as error:
+            if isinstance(error, OSError) and "Truncated" not in str(error):  # what pyarrow says of zstd data
+                raise _unreadable(part, error) from error
             if not (allow_truncated and part == log.parts[-1]):
                 raise BadTrace(
-                    part, "the gzip data ends early; copy the file again, or pass --allow-truncated to read the rest"
+                    part,
+                    f"the {_codec(part)} data ends early; copy the file again, or pass --allow-truncated to read "
+                    "the rest",
                 ) from error
-            log.notes.append(f"{part.name}: the gzip data ends early; read up to there")
-        except OSError as error:
-            raise _unreadable(part, error) from error
+            log.notes.append(f"{part.name}: the {_codec(part)} data ends early; read up to there")
+
+
+def _codec(path: Path) -> str:
+    return "zstd" if ".zstd" in path.suffixes else "gzip"
 
 
 def _rolling_log(path: Path, entries: list[Path]) -> LogFiles:
@@ -96,13 +105,15 @@ def _readable(path: Path) -> Path:
     if suffix in _COMPRESSED:
         raise BadTrace(
             path,
-            f"is compressed with Spark's {suffix[1:]} codec, which is not read here; set spark.eventLog.compress=false "
-            "or decompress it first (gzip is fine)",
+            f"is compressed with Spark's {suffix[1:]} codec, which is not read here; set "
+            "spark.eventLog.compress=false, or spark.eventLog.compression.codec=zstd",
         )
     return path
 
 
 def _open(path: Path) -> BinaryIO:
+    if _codec(path) == "zstd":
+        return cast(BinaryIO, io.BufferedReader(pa.input_stream(str(path), compression="zstd")))
     with path.open("rb") as file:
         is_gzip = file.read(2) == _GZIP_MAGIC
     return cast(BinaryIO, gzip.open(path)) if is_gzip else path.open("rb")

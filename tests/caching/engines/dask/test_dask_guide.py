@@ -147,6 +147,17 @@ def test_a_task_that_fails_releases_its_inputs_and_stays_announced() -> None:
     assert guide.table.rc("a") == 1
 
 
+def test_inputs_of_a_task_that_waits_for_others_may_leave() -> None:
+    guide = guide_of("next")
+    hear(guide, ("t", 1.0, 1.0, ("a",)), ("u", 2.0, 1.0, ("b",)))
+    store(guide, "a", "b")
+    guide.started("t", ["a"])
+
+    guide.seceded("t")
+
+    assert guide.order.victim() == "a"
+
+
 def test_a_task_started_twice_pins_its_inputs_once() -> None:
     guide = guide_of("lrc")
     guide.started("t", ["a"])

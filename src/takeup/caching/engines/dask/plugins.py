@@ -341,7 +341,7 @@ class _MetricsHandler(RequestHandler):
 # Worker plug-in: sets the eviction order of the spill buffer from the scheduler's messages and local task states ------
 
 CAN_RUN = frozenset({"waiting", "ready", "constrained"})  # waiting for data in transfer, or for a thread
-STILL_RUNNING = frozenset({"executing", "long-running", "cancelled", "resumed"})
+STILL_RUNNING = frozenset({"executing", "cancelled", "resumed"})
 
 
 class SpillPlugin(WorkerPlugin):
@@ -390,6 +390,8 @@ class SpillPlugin(WorkerPlugin):
                 hooks.tell(self.prefetcher.consider)
         elif finish in CAN_RUN:
             hooks.tell(hooks.guide.assigned, key)
+        elif finish == "long-running":
+            hooks.tell(hooks.guide.seceded, key)
         elif finish not in STILL_RUNNING:
             hooks.tell(hooks.guide.ended, key)
         if finish == "memory" and hooks.guide.is_unannounced(key):

@@ -221,6 +221,11 @@ class SpillGuide:
         self._can_run.discard(task)
         self.order.unpin(self._running.pop(task, ()))
 
+    def seceded(self, task: Hashable) -> None:
+        """The task gave its thread back and waits, such as for tasks it submitted; it has read its inputs."""
+        self.ended(task)
+        self.closed(task)
+
     def finished(self, task: Hashable) -> None:
         """The task has its result. Applied at once: the scheduler's message arrives a round trip later."""
         if task in self._running:
