@@ -17,6 +17,7 @@ import time
 
 import numpy as np
 
+from benchmarks.support.ideal_link import on_ideal_link
 from takeup.streaming.engines.dash.engine import Appends, DashEngine, Downloads
 from takeup.streaming.model import Cell, Player, QoeMetrics
 
@@ -70,7 +71,7 @@ def main() -> int:
         f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}"
     )
     print(f"{downloads.link}, seed {options.seed}: {wall_s:.0f} s of wall time, {cpu_s:.0f} s of CPU time")
-    ideal = downloads.on_ideal_link()
+    ideal = on_ideal_link(downloads)
     held = [show(downloads, ideal, threshold_s, appends) for threshold_s in THRESHOLDS_S for appends in APPENDS]
     verdict = "all" if all(held) else "not all"
     print(f"\n{verdict} within {BAR} standard errors for thresholds of at least {LEAST_SEGMENTS} segments")

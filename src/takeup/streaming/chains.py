@@ -118,16 +118,24 @@ class TaggedVideo:
 
 
 def shared_chain(
-    flows: Sequence[Flow], tagged: TaggedVideo, efficiency: Floats, capacity: Capacity | None = None
+    flows: Sequence[Flow],
+    tagged: TaggedVideo,
+    efficiency: Floats,
+    capacity: Capacity | None = None,
+    departures: Floats | None = None,
 ) -> Chain:
-    """What the tagged video sees among `flows`, at most `len(efficiency)` users at a time."""
+    """What the tagged video sees among `flows`, at most `len(efficiency)` users at a time.
+
+    `departures` takes the place of the efficiency for the pace at which flows leave, if some of them give up.
+    """
     most = len(efficiency)
     if len(efficiency) * (1 if capacity is None else len(capacity.levels)) > MAX_STATES:
         raise BadInput(f"max_users is {most}, which makes too many states; keep it below {MAX_STATES}")
     counts, everyone = population(len(flows), most - 1), population(len(flows), most)
     if capacity is None:
-        law, blocked_share = arrival_law(everyone, flows, efficiency)
-        return _chain(flow_generator(counts, flows, efficiency, 1), counts, tagged, efficiency, (law, blocked_share))
+        pace = efficiency if departures is None else departures
+        seen = arrival_law(everyone, flows, pace)
+        return _chain(flow_generator(counts, flows, pace, 1), counts, tagged, efficiency, seen)
     _check_connected(capacity)
     levels = [_at_level(flows, level) for level in capacity.levels]
     rates = _product_rates([flow_generator(counts, some, efficiency, 1) for some in levels], capacity)
@@ -254,8 +262,9 @@ def _slot_variance(most: int, slot_s: float) -> Floats:
 # Variable bit rate: groups of pictures of g seconds whose size has a coefficient of variation cv make the content that
 # is played scatter by cv^2 g per second around its mean.
 #
-# Impatience is a rate of leaving while nothing plays. It enters the waits only: viewers stay during playback. It is
-# that of the tagged video; the others, whose buffers are not in the state, stay until they are downloaded.
+# Impatience is a rate of leaving while nothing plays. It enters the waits only: viewers stay during playback. The
+# buffers of the others are not in the state, so their waiting is taken as a mean field: of n users a share waits, which
+# is that of the tagged video itself while n users are there (`ImpatientCell`).
 
 
 def with_vbr(chain: Chain, cv: float, gop_s: float) -> Chain:
@@ -265,8 +274,19 @@ def with_vbr(chain: Chain, cv: float, gop_s: float) -> Chain:
     return replace(chain, variance=chain.variance + cv**2 * gop_s)
 
 
+def impatient_chain(cell: Cell, per_s: float, waiting: Floats) -> Chain:
+    """What a video sees when all viewers leave at `per_s` while they wait, and of n users `waiting[n - 1]` wait."""
+    if len(cell.views) > 1 or cell.capacity is not None:
+        raise BadInput("viewers that give up are solved for one class of videos at a constant capacity; give those")
+    (flow,) = flows_of(cell)
+    efficiency, users = efficiency_of(cell), np.arange(1, cell.max_users + 1)
+    departures = efficiency + users * per_s * waiting / flow.alone_per_s
+    chain = shared_chain([flow], tagged_video(cell, 0, SLOT_S), efficiency, departures=departures)
+    return with_abandonment(chain, per_s)
+
+
 def with_abandonment(chain: Chain, per_s: float) -> Chain:
-    """Let viewers leave at `per_s` while they wait at the start or in a stall; their mean patience is 1 / per_s."""
+    """Let the viewer of this video leave at `per_s` while it waits; mean patience 1 / per_s. The others stay."""
     if not 0 <= per_s < np.inf:
         raise BadInput(f"the rate of giving up is {per_s} per second; give a finite number, zero or more")
     return replace(chain, give_up=np.full(chain.num_states, per_s))

@@ -19,6 +19,7 @@ FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 # Options by their names, the last one shown first.
 CELL_OPTIONS: dict[str, dict[str, Any]] = {
     "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
+    "--give-up give_up_per_s": {"default": 0.0, "help": "Rate per second at which waiting viewers leave."},
     "--resume resume_s": {"type": float, "help": "Seconds of video to resume at; as --start if absent."},
     "--start start_s": {"default": "5", "show_default": True, "help": "Seconds of video to start at; a list sweeps."},
     "--opportunistic": {"is_flag": True, "help": "Serve the user with the best channel."},

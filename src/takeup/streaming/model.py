@@ -57,7 +57,7 @@ class CapacityFit:
     num_fast: int
     window_s: int
     misfit: float
-    pieces: tuple[Floats, ...] = ()
+    pieces: tuple[Floats, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

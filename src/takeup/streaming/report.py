@@ -46,6 +46,7 @@ AnswerRow = tuple[Cell, Player, QoeMetrics, float]
 
 def answers_table(rows: Sequence[AnswerRow], logged: Sequence[QoeMetrics] = ()) -> Table:
     """One row for each cell and player; the last of each is the mean opinion score, then P(stall) on a log, if any."""
+    impatient = any(answer.gave_up.value > 0 for _, _, answer, _ in rows)
     cells = tuple(
         (
             cell.arrivals_per_s,
@@ -58,12 +59,14 @@ def answers_table(rows: Sequence[AnswerRow], logged: Sequence[QoeMetrics] = ()) 
             answer.finished_early.value,
             answer.blocked_share.value,
             score,
+            *((answer.gave_up.value,) if impatient else ()),
             *_on_the_log(logged[place : place + 1]),
         )
         for place, (cell, player, answer, score) in enumerate(rows)
     )
     note = "early: downloaded before playback could start; blocked: turned away; MOS: estimated opinion score (1-5)"
-    columns = (*ANSWER_COLUMNS, *(LOG_COLUMNS if logged else ()))
+    gave_up = (Column("gave up", digits=4),) if impatient else ()
+    columns = (*ANSWER_COLUMNS, *gave_up, *(LOG_COLUMNS if logged else ()))
     return Table("What viewers experience", columns, cells, note)
 
 

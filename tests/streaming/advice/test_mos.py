@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.oracles import reference_cell
-from takeup.errors import BadInput, MissingEngine
-from takeup.streaming.advice.qoe import expected_mos, mos, p1203_mos
+from takeup.errors import BadInput
+from takeup.streaming.advice.qoe import expected_mos, mos
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Player
 from takeup.streaming.solvers.fluid import RiccatiSolver
@@ -58,30 +55,3 @@ def test_the_expected_score_falls_with_the_load() -> None:
 def test_a_session_that_cannot_be_is_refused(startup_s: float) -> None:
     with pytest.raises(BadInput, match="cannot be"):
         mos(startup_s, 0, 0)
-
-
-def test_the_standard_is_asked_with_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def standalone(session: dict[str, Any]) -> SimpleNamespace:
-        asked.append(session)
-        return SimpleNamespace(calculate_complete=lambda: {"O46": 3.5})
-
-    monkeypatch.setitem(sys.modules, "itu_p1203", SimpleNamespace(P1203Standalone=standalone))
-
-    assert p1203_mos(3.0, [(20.0, 5.0)], 60.0, 1e6) == 3.5
-    assert asked[0]["I23"]["stalling"] == [[0, 3.0], [20.0, 5.0]]
-    assert asked[0]["I13"]["segments"][0]["bitrate"] == 1000
-
-
-def test_the_standard_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "itu_p1203", None)
-
-    with pytest.raises(MissingEngine, match="research only"):
-        p1203_mos(3.0, [], 60.0, 1e6)
-
-
-@pytest.mark.parametrize("stall", [(70.0, 5.0), (0.0, 5.0), (10.0, 0.0)])
-def test_stalls_outside_the_video_are_refused(stall: tuple[float, float]) -> None:
-    with pytest.raises(BadInput, match="inside the 60 s"):
-        p1203_mos(3.0, [stall], 60.0, 1e6)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 from scipy.linalg import expm
 
+from benchmarks.support.ideal_link import on_ideal_link
 from takeup.errors import BadInput, UnknownName
 from takeup.streaming.engines import ENGINES, find_engine
 from takeup.streaming.engines.dash.engine import DashEngine, Downloads
@@ -130,7 +131,7 @@ def test_players_see_what_an_ideal_link_would_show_them(downloads: Downloads) ->
 
     The middle one of the viewers counts: a machine that stands still for a moment hits those who start just then.
     """
-    real_s, ideal_s = startups_s(downloads), startups_s(downloads.on_ideal_link())
+    real_s, ideal_s = startups_s(downloads), startups_s(on_ideal_link(downloads))
     later_s = float(np.median(real_s - ideal_s))
 
     assert -0.1 * ideal_s.mean() < later_s < 0.2 * ideal_s.mean() + 0.3

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.streaming.engines.dash.engine import Visit, ideal_arrivals_s
+from benchmarks.support.ideal_link import ideal_arrivals_s
+from takeup.streaming.engines.dash.engine import Visit
 
 
 def through_at(visits: list[Visit], speed: float) -> list[float]:

@@ -104,6 +104,22 @@ def test_the_best_threshold_costs_least_on_its_own_curve() -> None:
     assert best_s == pytest.approx(float(str(cheapest["start threshold"])), abs=0.5)
 
 
+def test_viewers_that_give_up_are_predicted_and_simulated() -> None:
+    predicted = report("predict", give_up_per_s=0.1)
+    compared = report("compare", give_up_per_s=0.1, simulators=["cell"], num_videos=20_000)
+
+    assert column(predicted.tables[0], "gave up")[0] == pytest.approx(0.176, abs=0.001)
+    assert "mean field" in predicted.notes[0]
+    assert abs(column(compared.tables[1], "cell")[0]) < 3.5
+
+
+def test_one_video_among_patient_ones_is_not_a_cell_of_impatient_viewers() -> None:
+    with pytest.raises(BadInput, match="simulate 'cell' or 'slots'"):
+        report("simulate", give_up_per_s=0.1, simulators=["tagged"], num_videos=100)
+    with pytest.raises(BadScenario, match="viewers give up in predict, simulate and compare"):
+        report("optimise", give_up_per_s=0.1)
+
+
 def test_dearer_waiting_starts_sooner() -> None:
     cheap, dear = (column(report("optimise", startup_cost=cost).tables[0], "start at")[0] for cost in (0.001, 0.02))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from streaming.oracles import reference_cell
 from takeup.errors import BadInput
+from takeup.streaming.advice.qoe import ImpatientCell, solve_cell
 from takeup.streaming.chains import chain_of, with_abandonment
-from takeup.streaming.model import Cell, Player, QoeMetrics
+from takeup.streaming.model import Cell, Player, QoeMetrics, Views
 from takeup.streaming.simulate.cell import play_cell, simulate_cell
 from takeup.streaming.simulate.slots import Slots, play_slots, simulate_slots
-from takeup.streaming.solvers.fluid import DoublingSolver
+from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "gave_up")
 PLAYER = Player(3.0, 5.0)
@@ -83,3 +85,41 @@ def test_a_senseless_rate_of_giving_up_is_refused(per_s: float) -> None:
     for play in (play_cell, play_slots):
         with pytest.raises(BadInput, match="the rate of giving up is"):
             play(Cell(5.0, 1.0, 0.12, 10), PLAYER, num_videos=100, give_up_per_s=per_s)
+
+
+# All viewers of a cell ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arrivals_per_s", "give_up_per_s", "start_s"), [(0.12, 0.02, 5.0), (0.3, 0.1, 2.0)])
+def test_a_cell_of_impatient_viewers_is_near_its_simulation(
+    arrivals_per_s: float, give_up_per_s: float, start_s: float
+) -> None:
+    cell, player = reference_cell(arrivals_per_s), Player(start_s)
+    found = ImpatientCell(cell, give_up_per_s).answer(player)
+    lived = simulate_cell(cell, player, num_videos=40_000, seed=3, give_up_per_s=give_up_per_s)
+
+    for name in ("stall_probability", "startup_s", "blocked_share", "gave_up"):
+        expected = getattr(lived, name)
+        assert getattr(found, name).value == pytest.approx(expected.value, rel=0.06, abs=4 * expected.error)
+
+
+def test_viewers_that_never_give_up_are_the_plain_cell() -> None:
+    found = ImpatientCell(reference_cell(), 0.0).answer(Player(5.0))
+
+    assert found == solve_cell(reference_cell(), Player(5.0))
+
+
+def test_the_time_of_a_download_is_waited_or_played() -> None:
+    solution = RiccatiSolver().solution(chain_of(reference_cell()))
+    late, soon = (solution.waiting_share(Player(start_s)) for start_s in (30.0, 0.5))
+
+    assert (soon >= 0).all()
+    assert (late <= 1 + 1e-12).all()
+    assert (late > soon).all()
+
+
+def test_impatience_with_classes_of_videos_is_refused() -> None:
+    cell = Cell(2.8e6, 360e3, 0.12, 4, views=(Views(0.7, 20.0), Views(0.3, 150.0)))
+
+    with pytest.raises(BadInput, match="one class of videos at a constant capacity"):
+        ImpatientCell(cell, 0.1).answer(Player(5.0))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.errors import BadInput, MissingEngine
-from takeup.streaming.chains import chain_of
+from takeup.errors import BadInput
+from takeup.streaming.chains import chain_of, impatient_chain
 from takeup.streaming.model import Cell, Chain, Estimate, Player, QoeMetrics
-from takeup.streaming.solvers.fluid import DoublingSolver
+from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
 from takeup.streaming.solvers.solution import Solution
 
 if TYPE_CHECKING:
@@ -36,9 +34,6 @@ MOST_STALLS = 30  # more of them change the score no more
 # 60 s at 720p on a phone: 4.85 without a wait, 4.48 and 4.19 after 3 and 10 s of start-up, and 3.86, 3.38, 3.26 after
 # 3 s and one, two, three stalls of 5 s. It stays within 0.06 of all of them. How much of the damage of a stall is its
 # number and how much its length was not in these points; half of each is a choice.
-#
-# P.1203 itself is used if the package `itu_p1203` is installed. Its licence allows research only, so it is not ours to
-# ship. Its scores depend on where stalls are and on the picture too.
 
 
 def mos(startup_s: float, num_stalls: float, stall_s: float) -> float:
@@ -64,44 +59,16 @@ def expected_mos(solution: Solution, player: Player) -> float:
     return float(sum(share * mos(startup_s, num, num * stall_s) for num, share in enumerate(law)))
 
 
-def p1203_mos(startup_s: float, stalls: Sequence[tuple[float, float]], length_s: float, bitrate_bps: float) -> float:
-    """The score of ITU-T P.1203 (mode 0) for a 720p session on a phone; stalls are (position, seconds) in the media.
-
-    Needs the package `itu_p1203`, which is for research only.
-    """
-    if any(not 0 < position <= length_s or seconds <= 0 for position, seconds in stalls):
-        raise BadInput(f"stalls must lie inside the {length_s:g} s of the video and last longer than zero seconds")
-    try:
-        package: Any = import_module("itu_p1203")
-    except ImportError as error:
-        message = "the score P.1203 needs the package 'itu_p1203', which is free for research only"
-        raise MissingEngine(f"{message}\n\nhint: install it from github.com/itu-p1203/itu-p1203") from error
-    session = _p1203_session(startup_s, stalls, length_s, bitrate_bps)
-    return float(package.P1203Standalone(session).calculate_complete()["O46"])
-
-
-def _p1203_session(
-    startup_s: float, stalls: Sequence[tuple[float, float]], length_s: float, bitrate_bps: float
-) -> dict[str, object]:
-    picture = {"codec": "h264", "fps": 25.0, "resolution": "1280x720"}
-    segment = {"bitrate": bitrate_bps / 1000, "duration": length_s, "start": 0, **picture}
-    sound = {"bitrate": 128, "codec": "aaclc", "duration": length_s, "start": 0}
-    waits = [[0, startup_s]] if startup_s > 0 else []
-    return {
-        "I11": {"segments": [sound], "streamId": 1},
-        "I13": {"segments": [segment], "streamId": 1},
-        "I23": {"stalling": [*waits, *map(list, stalls)], "streamId": 1},
-        "IGen": {"device": "mobile", "displaySize": "1280x720", "viewingDistance": "150cm"},
-    }
-
-
 # The answer for a cell as a whole: the right solver for its chain, averaged over its classes of views -----------------
 
 
-def exact_solver(chain: Chain) -> DoublingSolver | DiffusionSolver:
-    """`doubling`, which needs numpy only, or `diffusion` if the chain has variance."""
+MANY_STATES = 400
+
+
+def exact_solver(chain: Chain) -> DoublingSolver | RiccatiSolver | DiffusionSolver:
+    """`doubling`, which needs numpy only, `riccati` for many states, or `diffusion` if the chain has variance."""
     if not chain.variance.any():
-        return DoublingSolver()
+        return DoublingSolver() if chain.num_states <= MANY_STATES else RiccatiSolver()
     from takeup.streaming.solvers.diffusion import DiffusionSolver
 
     return DiffusionSolver()
@@ -110,6 +77,38 @@ def exact_solver(chain: Chain) -> DoublingSolver | DiffusionSolver:
 def solve_cell(cell: Cell, player: Player) -> QoeMetrics:
     """What the viewers of all classes experience on average."""
     return SolvedCell(cell).answer(player)
+
+
+MOST_ROUNDS, SETTLED = 200, 1e-9
+
+
+class ImpatientCell:
+    """A cell whose viewers all leave at a rate while they wait; for each of them the others are a mean field."""
+
+    def __init__(self, cell: Cell, give_up_per_s: float) -> None:
+        self.cell, self.give_up_per_s = cell, give_up_per_s
+        self.solutions: list[Solution] = []  # none is valid for more than one player
+
+    def answer(self, player: Player) -> QoeMetrics:
+        """What the viewers experience, by rounds until the share of users that wait settles."""
+        waiting = np.zeros(self.cell.max_users)
+        for _ in range(MOST_ROUNDS):
+            chain = impatient_chain(self.cell, self.give_up_per_s, waiting)
+            solution = exact_solver(chain).solution(chain)
+            share = solution.waiting_share(player)
+            if np.abs(share - waiting).max() < SETTLED:
+                break
+            waiting = (waiting + share) / 2
+        return solution.answer(player)
+
+    def mos(self, player: Player) -> float:
+        """The mean opinion score of the mean session."""
+        return mean_mos(self.answer(player))
+
+    def stall_curve(self, step_s: float, num: int) -> Floats:
+        """P(at least one stall) for the start thresholds 0, `step_s`, 2 `step_s` .., `num` of them."""
+        players = [Player(place * step_s, max(place * step_s, step_s / 10)) for place in range(num)]
+        return np.array([self.answer(player).stall_probability.value for player in players])
 
 
 class SolvedCell:

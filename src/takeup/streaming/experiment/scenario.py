@@ -38,6 +38,7 @@ class StreamingScenario:
     opportunistic: bool = False
     start_s: Numbers = (5.0,)
     resume_s: float | None = None
+    give_up_per_s: float = 0.0
     log: str | None = None
     logs: tuple[str, ...] = ()
     players: tuple[str, ...] = ("dash.js", "shaka", "media3", "hls.js", "avplayer")
@@ -57,6 +58,10 @@ class StreamingScenario:
             raise BadScenario("give at least one arrival rate, one start threshold and one simulator")
         if self.verb != "predict" and (len(self.arrivals_per_s) > 1 or len(self.start_s) > 1):
             raise BadScenario(f"{self.verb!r} takes one arrival rate and one start threshold; 'predict' takes lists")
+        if not 0 <= self.give_up_per_s < float("inf"):
+            raise BadScenario(f"give_up_per_s is {self.give_up_per_s}; give a rate per second, zero or more")
+        if self.give_up_per_s > 0 and (self.verb not in {"predict", "simulate", "compare"} or self.log or self.model):
+            raise BadScenario("viewers give up in predict, simulate and compare, at a constant capacity; leave it out")
         if not self.players or not 0 < self.segment_s <= 60:
             raise BadScenario(f"segment_s is {self.segment_s}; give seconds above zero, and at least one player")
         for name, rate_bps in (("bitrate_bps", self.bitrate_bps), ("capacity_bps", self.capacity_bps)):

@@ -7,6 +7,7 @@ slots    every slot with its fading; checks what the equations reduce to a varia
 
 from takeup.core.compiled import drop_stale_code
 from takeup.core.lazy import find
+from takeup.errors import BadInput
 from takeup.streaming.model import Cell, Player, QoeMetrics
 
 drop_stale_code(__file__)
@@ -20,10 +21,20 @@ NUM_VIDEOS = {"tagged": 400_000, "cell": 400_000, "slots": 20_000}  # what takes
 
 
 def simulate(
-    cell: Cell, player: Player, *, simulator: str = "tagged", num_videos: int | None = None, seed: int = 0
+    cell: Cell,
+    player: Player,
+    *,
+    simulator: str = "tagged",
+    num_videos: int | None = None,
+    seed: int = 0,
+    give_up_per_s: float = 0.0,
 ) -> QoeMetrics:
     """What viewers experience in `cell`, by one of SIMULATORS; the same seed gives the same numbers."""
     play = find("simulator", simulator, SIMULATORS)
-    answer = play(cell, player, num_videos=NUM_VIDEOS[simulator] if num_videos is None else num_videos, seed=seed)
+    if simulator == "tagged" and give_up_per_s > 0:
+        raise BadInput("'tagged' plays one video among others that never give up; simulate 'cell' or 'slots'")
+    impatience = {"give_up_per_s": give_up_per_s} if give_up_per_s > 0 else {}
+    num = NUM_VIDEOS[simulator] if num_videos is None else num_videos
+    answer = play(cell, player, num_videos=num, seed=seed, **impatience)
     assert isinstance(answer, QoeMetrics)
     return answer

@@ -244,6 +244,25 @@ class Solution:
             gave_up=Estimate(gave_up),
         )
 
+    def waiting_share(self, player: Player) -> Floats:
+        """For every state the share of the download's time in it that the player waits, at the start or in a stall."""
+        start, again = self._cycles(player)
+        columns, unit = self.playback.columns, np.eye(self.chain.num_states)
+        impatient = self.chain.killed - np.diag(self.chain.give_up)
+        content = np.diag(self.chain.fill)
+        cycle = again.waited.starts_in[columns] @ again.empties
+        waits, plays = np.zeros((2, self.chain.num_states))
+        law = self.chain.initial
+        for phase in (start, again):
+            occupied = np.linalg.solve(impatient, content @ (phase.waited.starts_in - unit)) / self.chain.fill
+            waits += law @ occupied
+            started = law @ phase.waited.starts_in
+            ended = started @ phase.empties
+            plays += np.linalg.solve(-self.chain.killed.T, started - ended @ unit[columns])
+            law = np.linalg.solve(np.eye(len(columns)) - cycle.T, ended) @ unit[columns]
+        share: Floats = waits / np.maximum(waits + plays, 1e-300)
+        return share
+
     def _cycles(self, player: Player) -> tuple[_StallCycle, _StallCycle]:
         player.check_unlimited()
         start = self._cycle(player.start_s)

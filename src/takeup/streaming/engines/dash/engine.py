@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, get_args
 
@@ -127,16 +126,6 @@ class Downloads:
         segment_s = None if appends == "bytes" else self.segment_s
         return summarise_sessions(self.sessions, player, f"dash, {self.link}", segment_s)
 
-    def on_ideal_link(self, step_s: float = 0.05) -> Downloads:
-        """The same arrivals on a link that shares its rate exactly; the difference is due to the transport alone."""
-        arrivals = dict(zip(self.visits, ideal_arrivals_s(self.visits, self.speed, step_s), strict=True))
-        sessions = [session if session.blocked else self._ideal(session, arrivals) for session in self.sessions]
-        return replace(self, sessions=tuple(sessions), link="ideal link")
-
-    def _ideal(self, session: VideoSession, arrivals: dict[Visit, tuple[Floats, Floats]]) -> VideoSession:
-        times_s, contents_s = arrivals[session.requested_s, session.length_s]
-        return replace(session, times_s=times_s, contents_s=contents_s)
-
 
 class DashEngine:
     """Real players, a real server and one real bottleneck on this machine.
@@ -204,49 +193,7 @@ class DashEngine:
 # under way when it starts (what is left of an exponential length is exponential again), and further videos keep coming
 # until the last counted one is through.
 
-# What the same arrivals would experience on an ideal link, which shares its rate exactly at every moment --------------
-#
-# Chance is the same on both sides, so a difference to what players lived through comes from the transport alone.
-#
-# How it works. Everyone under way receives equally fast, so one curve serves all: the content that a video would have
-# received by some time, had it been under way from the beginning. A video is through when the curve has risen by its
-# length since it came.
-
 Visit = tuple[float, float]  # requested at, length
-
-
-def ideal_arrivals_s(visits: Sequence[Visit], speed: float, step_s: float) -> list[tuple[Floats, Floats]]:
-    """For each visit the times since its request, and the content in total by then, in steps of `step_s` of content.
-
-    Visits are in order of their requests.
-    """
-    times_s, curve_s, begins_s = _received_curve(visits, speed)
-    arrivals = []
-    for (requested_s, length_s), begin_s in zip(visits, begins_s, strict=True):
-        contents_s = np.append(np.arange(step_s, length_s, step_s), length_s)
-        arrivals.append((np.interp(begin_s + contents_s, curve_s, times_s) - requested_s, contents_s))
-    return arrivals
-
-
-def _received_curve(visits: Sequence[Visit], speed: float) -> tuple[list[float], list[float], list[float]]:
-    """The corners of the curve, and where each visit stepped onto it."""
-    times_s, curve_s, begins_s = [visits[0][0]], [0.0], []
-    ends_s: list[float] = []  # where on the curve those under way are through
-
-    def rise_until(time_s: float) -> None:
-        while ends_s and (through_at_s := times_s[-1] + (ends_s[0] - curve_s[-1]) * len(ends_s) / speed) <= time_s:
-            times_s.append(through_at_s)
-            curve_s.append(heapq.heappop(ends_s))
-        if time_s < math.inf:  # without active downloads the curve does not matter
-            curve_s.append(curve_s[-1] + (time_s - times_s[-1]) * speed / max(1, len(ends_s)))
-            times_s.append(time_s)
-
-    for requested_s, length_s in visits:
-        rise_until(requested_s)
-        begins_s.append(curve_s[-1])
-        heapq.heappush(ends_s, curve_s[-1] + length_s)
-    rise_until(math.inf)
-    return times_s, curve_s, begins_s
 
 
 @dataclass(frozen=True, slots=True)
