@@ -75,6 +75,7 @@ def test_all_that_is_served_is_described(real: httpx.Client) -> None:
     assert set(document["paths"]) == {
         "/v1/images/generations",
         "/v1/images/edits",
+        "/v1/images/variations",
         "/v1/adapters",
         "/v1/adapters/{name}",
         "/v1/templates",

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -220,6 +220,9 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.has_begun = True
             self._count(message["status"])
+            identity = self._scope.get("state", {}).get("request_id")
+            if identity is not None:
+                MutableHeaders(scope=message)["X-Request-Id"] = identity
         await self._send(message)
 
     def _count(self, status: int) -> None:

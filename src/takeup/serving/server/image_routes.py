@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from takeup.serving.server.schemas import (
     ImageRequestBody,
     ImagesResponse,
     RequestTiming,
+    VariationForm,
 )
 from takeup.serving.server.service import AcceptedRequest, Caller, FinishedImage, Service
 
@@ -94,13 +96,15 @@ def tenant_of(
 
 
 def caller_of(
+    request: Request,
     tenant: Annotated[str, Depends(tenant_of)],
     x_request_id: Annotated[
         str | None, Header(pattern=REQUEST_ID, description="An identity by which progress can be watched.")
     ] = None,
 ) -> Caller:
-    """The tenant, and the identity it chose or a new one."""
-    return Caller(tenant, x_request_id or uuid.uuid4().hex)
+    """The tenant, and the identity it chose or a new one; the answer carries it too."""
+    request.state.request_id = x_request_id or uuid.uuid4().hex
+    return Caller(tenant, request.state.request_id)
 
 
 ServiceOf = Annotated[Service, Depends(service_of)]
@@ -147,6 +151,8 @@ def _body(made: list[FinishedImage], asked: ImageRequestBody, identity: str, tot
         id=identity,
         created=int(time.time()),
         output_format=asked.output_format,
+        size=asked.size,
+        ignored=list(asked.ignored) or None,
         data=[_image(one, asked) for one in made],
         timing=RequestTiming(queued_s=max(one.queued_s for one in made), total_s=total_s),
     )
@@ -261,6 +267,16 @@ async def edit(
     return await complete_response(request, work, asked, caller.request)
 
 
+@images_router.post("/variations", response_model=ImagesResponse, response_model_exclude_none=True)
+async def vary(
+    asked: Annotated[VariationForm, File()], request: Request, caller: CallerOf, service: ServiceOf
+) -> ImagesResponse | Response:
+    """Variations of an image: image-to-image without a text."""
+    form = asked.as_edit()
+    work = await service.accept(caller, form, EditFiles(await asked.image.read(), None))
+    return await complete_response(request, work, form, caller.request)
+
+
 # `/edit`: a page to paint masks on ------------------------------------------------------------------------------------
 
 page_router = APIRouter(include_in_schema=False)
@@ -270,3 +286,62 @@ page_router = APIRouter(include_in_schema=False)
 async def show_page() -> HTMLResponse:
     """The editing page; it asks for a key itself where one is needed."""
     return HTMLResponse(edit_page(), headers=page_headers())
+
+
+# `/` and `/docs`: what is served here, and every endpoint with its fields; plain HTML without scripts -----------------
+
+STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "code,pre{background:#8881;padding:.1em .3em}td{padding:.2em 1em .2em 0;vertical-align:top}"
+)
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@page_router.get("/")
+async def front_page(request: Request, service: ServiceOf) -> HTMLResponse:
+    """What is served here, and where to go next."""
+    model, state = escape(service.settings.model), "ready" if service.is_ready else "not ready"
+    body = escape(json.dumps({"prompt": "a cat", "n": 1}))
+    text = (
+        f"<p>Serving <b>{model}</b> ({escape(service.backend.card.family)}), {state}.</p>"
+        f"<pre>curl {escape(str(request.base_url))}v1/images/generations \\\n"
+        f"  -H 'Content-Type: application/json' -d '{body}'</pre>"
+        "<ul><li><a href='/edit'>Edit an image in the browser</a></li><li><a href='/docs'>All endpoints</a></li>"
+        "<li><a href='/openapi.json'>OpenAPI document</a></li><li><a href='/ready'>Readiness</a></li></ul>"
+    )
+    return _page("takeup serve", text)
+
+
+@page_router.get("/docs")
+async def docs_page(request: Request) -> HTMLResponse:
+    """The OpenAPI document as a page."""
+    document = request.app.openapi()
+    parts = [
+        f"<h2><code>{verb.upper()} {escape(path)}</code></h2><p>{escape(operation.get('description', ''))}</p>"
+        f"<table>{_rows_of(operation, document['components']['schemas'])}</table>"
+        for path, operations in document["paths"].items()
+        for verb, operation in operations.items()
+    ]
+    return _page("Endpoints", "".join(parts))
+
+
+def _rows_of(operation: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """A row for each field of the body."""
+    bodies = operation.get("requestBody", {}).get("content", {}).values()
+    names = [body["schema"].get("$ref", "").rpartition("/")[2] for body in bodies]
+    fields = [field for name in names for field in schemas.get(name, {}).get("properties", {}).items()]
+    return "".join(
+        f"<tr><td><code>{escape(name)}</code></td><td>{escape(field.get('description', ''))}</td></tr>"
+        for name, field in fields
+    )
+
+
+def _page(title: str, text: str) -> HTMLResponse:
+    return HTMLResponse(
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>"
+        f"<h1>{title}</h1>{text}</html>",
+        headers=PAGE_HEADERS,
+    )

@@ -1,10 +1,21 @@
 """What clients may send and what they get, field by field. Names are those of OpenAI's images API, then our own."""
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import UploadFile
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from takeup.serving.server.access import NAME
 from takeup.serving.server.backends import ImageFormat
@@ -20,6 +31,29 @@ Size = Annotated[str, StringConstraints(pattern=r"^([1-9][0-9]{0,4}x[1-9][0-9]{0
 TEMPLATE = r"^tpl_[0-9a-f]{24}$"
 Template = Annotated[str, StringConstraints(pattern=TEMPLATE)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+ALIASES = {
+    "num_inference_steps": "steps",
+    "guidance_scale": "guidance",
+    "true_cfg_scale": "true_guidance",
+    "image[]": "image",
+}
+"""Names of diffusers and of other servers for fields of ours."""
+DECLARED_WITHOUT_EFFECT = frozenset({"background", "moderation", "quality", "style", "user"})
+UNDECLARED_WITHOUT_EFFECT = frozenset(
+    {
+        "complexity",
+        "frame_count",
+        "frame_duration_ms",
+        "input_fidelity",
+        "markup",
+        "partial_images",
+        "safety_identifier",
+        "svg",
+    }
+)
+"""Fields of OpenAI's API that are accepted, have no effect, and are listed in `ignored` of the answer."""
 
 
 class LoraSelection(BaseModel):
@@ -63,7 +97,7 @@ class ImageRequestBody(BaseModel, ABC):
     quality: Literal["auto", "standard", "hd", "low", "medium", "high"] | None = Field(
         None, description="Without effect; choose the number of steps."
     )
-    background: Literal["auto", "opaque"] | None = None
+    background: Literal["auto", "opaque", "transparent"] | None = Field(None, description="Without effect.")
     negative_prompt: Text | None = None
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
         None, description="The first image has this seed, the next ones those after it; drawn if left out."
@@ -72,11 +106,45 @@ class ImageRequestBody(BaseModel, ABC):
     guidance: Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)] | None = Field(
         None, description="Guidance scale; default: that of the model."
     )
+    true_guidance: Annotated[float, Field(ge=1, le=50, allow_inf_nan=False)] | None = Field(
+        None, description="Flux: classifier-free guidance with the negative prompt, which has no effect at 1."
+    )
+    guidance_rescale: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    scheduler: Annotated[str, StringConstraints(max_length=40)] | None = Field(
+        None, description="Such as euler, ddim, dpm++, unipc; default: that of the model."
+    )
     exact: bool | None = Field(None, description="False: begin before the LoRAs are loaded, within a usual bound.")
     late_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
         None, description="So many steps may be made before the LoRAs are there."
     )
     deadline_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
+
+    _ignored: tuple[str, ...] = PrivateAttr(())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _tolerant(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Accept aliases, and fields of OpenAI's API that have no effect here."""
+        if not isinstance(data, Mapping):
+            return handler(data)
+        known: dict[str, Any] = {}
+        for name, value in data.items():
+            if name not in UNDECLARED_WITHOUT_EFFECT:
+                own = ALIASES.get(name, name)
+                if own in known:
+                    raise ValueError(f"{own} is given twice; leave out {name}")
+                known[own] = value
+        if isinstance(known.get("image"), list):
+            raise ValueError(f"there are {len(known['image'])} images, and an edit takes one; send a single image")
+        made = handler(known)
+        without = DECLARED_WITHOUT_EFFECT | UNDECLARED_WITHOUT_EFFECT
+        made._ignored = tuple(sorted(name for name, value in data.items() if name in without and value is not None))
+        return made
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The fields that were sent and have no effect."""
+        return self._ignored
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -171,6 +239,23 @@ class EditForm(ImageRequestBody):
         return _CONTROLS.validate_json(self.controls)
 
 
+class VariationForm(BaseModel):
+    """Variations of an image: an edit of all of it without a text. Fields are those of OpenAI's API."""
+
+    model_config = ConfigDict(extra="forbid")
+    image: UploadFile
+    model: Annotated[str, StringConstraints(max_length=200)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = 1
+    size: Size | None = Field(None, description="Without effect: variations have the size of the image.")
+    response_format: Literal["b64_json", "url"] = "b64_json"
+    user: Annotated[str, StringConstraints(max_length=200)] | None = Field(None, description="Without effect.")
+
+    def as_edit(self) -> EditForm:
+        """The edit that makes them."""
+        fields = {name: getattr(self, name) for name in ("image", "model", "n", "response_format", "user")}
+        return EditForm(prompt=" ", **{name: value for name, value in fields.items() if value is not None})
+
+
 # Answers --------------------------------------------------------------------------------------------------------------
 
 
@@ -213,8 +298,10 @@ class ImagesResponse(BaseModel):
     id: str
     created: int
     output_format: ImageFormat
+    size: str | None = None
     data: list[ImageObject]
     timing: RequestTiming
+    ignored: list[str] | None = Field(None, description="Fields of the request that have no effect.")
 
 
 class ModelObject(BaseModel):
