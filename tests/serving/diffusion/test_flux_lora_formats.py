@@ -83,10 +83,10 @@ def assert_alike(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Te
 
 
 def expected(changes: Changes, targets: LoraTargets, factor: float = 1.0) -> dict[str, torch.Tensor]:
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for down, up, parts in changes.values():
         sizes = [targets.shapes["transformer", part][0] for part in parts]
-        found |= dict(zip(parts, (factor * up @ down).split(sizes), strict=True))
+        found |= dict(zip(parts, torch.split(factor * up @ down, sizes), strict=True))
     return found
 
 
@@ -94,7 +94,7 @@ def expected(changes: Changes, targets: LoraTargets, factor: float = 1.0) -> dic
 def test_every_layer_gets_its_rows_of_the_fused_product(
     style: str, changes: Changes, targets: LoraTargets, tmp_path: Path
 ) -> None:
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, (down, up, _) in changes.items():
         if style == "kohya":
             key = "lora_unet_" + name.replace(".", "_")
@@ -116,7 +116,7 @@ def converted(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Te
 
 
 def test_kohya_is_read_as_by_the_converter_of_diffusers(changes: Changes, targets: LoraTargets, tmp_path: Path) -> None:
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, (down, up, _) in changes.items():
         if name != "single_blocks.0.linear1":  # the converter knows only the widths of the full model there
             key = "lora_unet_" + name.replace(".", "_")
@@ -133,7 +133,7 @@ def test_xlabs_is_read_as_by_the_converter_of_diffusers(changes: Changes, target
         "img_attn.proj": "proj_lora1",
         "txt_attn.proj": "proj_lora2",
     }
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, spelled in names.items():
         down, up, _ = changes[f"double_blocks.0.{name}"]
         key = f"double_blocks.0.processor.{spelled}"

@@ -130,7 +130,7 @@ class ImageRequestBody(BaseModel, ABC):
         known: dict[str, Any] = {}
         for name, value in data.items():
             if name not in UNDECLARED_WITHOUT_EFFECT:
-                own = ALIASES.get(name, name)
+                own = ALIASES.get(str(name), str(name))
                 if own in known:
                     raise ValueError(f"{own} is given twice; leave out {name}")
                 known[own] = value

@@ -219,8 +219,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 def read_lora(path: Path, targets: LoraTargets, name: str | None = None) -> Lora:
     """The LoRA in this file, with all numbers in one buffer."""
-    tensors, told = _open(path)
-    tensors = unfused(tensors, targets)
+    opened, told = _open(path)
+    tensors = unfused(opened, targets)
     found = sort_keys(tensors, targets)
     _check_keys(path, found, targets)
     _check_numbers(path, tensors)
@@ -246,7 +246,7 @@ def unfused(tensors: Tensors, targets: LoraTargets) -> Tensors:
         if not layers or not fits or any(one in tensors or one in made for one in names):
             made[key] = tensor  # as it is; if it names no layer, the file is refused
             continue
-        pieces = tensor.split(sizes) if part == "up" else [tensor] * len(layers)
+        pieces = torch.split(tensor, sizes) if part == "up" else [tensor] * len(layers)
         made |= dict(zip(names, pieces, strict=True))
     return made
 
