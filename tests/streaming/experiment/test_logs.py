@@ -86,7 +86,8 @@ def test_advice_has_an_interval_for_every_player_and_the_least_cost() -> None:
     low, mean, high = (column(table, name) for name in ("from", "P(stall)", "to"))
     costs = column(table, "cost")
 
-    assert column(table, "player")[:2] == ["dash.js, as it comes", "dash.js, best"]
+    assert column(table, "player")[:3] == ["dash.js", "dash.js", "shaka"]
+    assert column(table, "settings")[:2] == ["default", "best"]
     assert all(a <= b <= c for a, b, c in zip(low, mean, high, strict=True))
     assert all(best <= default + 1e-12 for default, best in zip(costs[::2], costs[1::2], strict=True))
     assert len(found.tables[2].rows) == 4

@@ -161,8 +161,8 @@ def advise(scenario: StreamingScenario, quiet: bool) -> Report:
     best, rows, curves = {}, [], []
     for name in scenario.players:
         best[name], curve = _best(name, steady, scenario)
-        rows += [_row(f"{name}, as it comes", PROFILES[name].default(scenario.segment_s), steady, scenario)]
-        rows += [_row(f"{name}, best", best[name], steady, scenario)]
+        rows += [_row((name, "default"), PROFILES[name].default(scenario.segment_s), steady, scenario)]
+        rows += [_row((name, "best"), best[name], steady, scenario)]
         curves.append(curve)
     snippets = tuple((name, PROFILES[name].snippet(player)) for name, player in best.items())
     chart = curve_series("P(stall) by start threshold", "start threshold", "P(stall)", curves)
@@ -190,7 +190,9 @@ def _best(name: str, steady: SteadyLog, scenario: StreamingScenario) -> tuple[Pl
     return players[int(np.argmin(costs))], Curve(name, starts_s, [float(mean[0]) for mean in means])
 
 
-def _row(label: str, player: Player, steady: SteadyLog, scenario: StreamingScenario) -> tuple[str | float, ...]:
+def _row(
+    label: tuple[str, str], player: Player, steady: SteadyLog, scenario: StreamingScenario
+) -> tuple[str | float, ...]:
     from takeup.streaming.simulate.replay import replay_intervals
 
     found = replay_intervals(steady, player, scenario.bitrate_bps, scenario.mean_video_s[0])
@@ -198,12 +200,13 @@ def _row(label: str, player: Player, steady: SteadyLog, scenario: StreamingScena
     cost = stalls.value + scenario.startup_cost * found["startup_s"].value
     rules = (player.start_s, player.again_s, player.goal_s)
     shares = (stalls.value, stalls.low, stalls.high, found["num_stalls"].value)
-    return (label, *rules, *shares, time.value, time.high, found["startup_s"].value, cost)
+    return (*label, *rules, *shares, time.value, time.high, found["startup_s"].value, cost)
 
 
 def _outcome_table(rows: Sequence[tuple[str | float, ...]], scenario: StreamingScenario) -> Table:
     columns = (
         Column("player"),
+        Column("settings"),
         *(Column(name, "s", 1) for name in ("start at", "resume at", "goal")),
         *(Column(name, digits=4) for name in ("P(stall)", "from", "to", "stalls")),
         *(Column(name, "s", 2) for name in ("in stalls", "at most", "start-up")),

@@ -20,6 +20,7 @@ from takeup.streaming.advice.tuning import (
     min_capacity,
     stall_cost,
 )
+from takeup.streaming.contract import StreamingEngine
 from takeup.streaming.experiment.logs import checked, on_the_log
 from takeup.streaming.experiment.scenario import (
     StreamingScenario,
@@ -234,7 +235,7 @@ def run_engine(scenario: StreamingScenario, quiet: bool) -> Report:
     whole, player = cells_of(scenario)[0], players_of(scenario)[0]
     cell = replace(whole, capacity=None)
     notes = () if whole.capacity is None else ("the link of an engine has one rate: the mean of the log or model",)
-    engine = find_engine(scenario.engine)()
+    engine: StreamingEngine = find_engine(scenario.engine)()
     num_videos = 200 if scenario.num_videos is None else scenario.num_videos
     if scenario.dry_run:
         plan = ((str(engine.plan(cell, num_videos)),),)
