@@ -23,11 +23,11 @@ from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
 from takeup.serving.server.access import DEFAULT_TENANT, ApiKeys, is_loopback, load_keys
-from takeup.serving.server.app import JsonLines, listen_on, log_config
+from takeup.serving.server.app import JsonLines, background_server, listen_on, log_config, make_app
 from takeup.serving.server.backends import ImageFormat
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.image_codec import base64_text, encode_image, image_from_base64, image_from_bytes
-from takeup.serving.server.settings import ServerLimits
+from takeup.serving.server.settings import ServerLimits, ServerSettings
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"
@@ -241,3 +241,21 @@ def test_the_configuration_is_one_that_logging_takes(as_json: bool) -> None:
 
     assert logging.config.dictConfigClass(config).config == config
     assert ("()" in config["formatters"]["lines"]) == as_json
+
+
+@pytest.mark.parametrize("keys", [ApiKeys(), KEYS])
+def test_pages_of_an_allowed_origin_may_use_the_server_and_others_may_not(tmp_path: Path, keys: ApiKeys) -> None:
+    origin, other = {"Origin": "https://app.example"}, {"Origin": "https://evil.example"}
+    settings = ServerSettings("m", tmp_path, cors=["https://app.example"])
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    with (
+        background_server(make_app(settings, Painter(), keys)) as url,
+        httpx.Client(base_url=url, headers=bearer(ALICE)) as client,
+    ):
+        before = httpx.options(url + URL, headers={**origin, **asks})
+        answer = client.post(URL, json=ask(), headers=origin)
+        foreign = client.post(URL, json=ask(), headers=other)
+
+    assert before.status_code == 200
+    assert (answer.status_code, answer.headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
+    assert "Access-Control-Allow-Origin" not in foreign.headers

@@ -187,7 +187,7 @@ def test_a_body_that_stops_half_way_takes_no_place() -> None:
         with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as line:
             line.sendall(head.encode() + b'{"prompt": "a c')
         answer = client.post(URL, json=ask())
-        inside = metric(client, "running"), metric(client, "waiting")
+        inside = metric(client, "num_requests_running"), metric(client, "num_requests_waiting")
 
     assert answer.status_code == 200
     assert inside == (0, 0)

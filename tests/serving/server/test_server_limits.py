@@ -276,7 +276,7 @@ def test_a_server_that_stops_is_not_ready_refuses_new_work_and_answers_the_rest_
     with stubborn_server(str(tmp_path), grace=3.0) as (process, url), ThreadPoolExecutor() as threads:
         running = threads.submit(httpx.post, url + URL, json=ask(), timeout=100)
         streaming = threads.submit(httpx.post, url + URL, json=ask(stream=True), timeout=100)
-        eventually(lambda: "takeup_serving_running 2.0" in httpx.get(url + "/metrics").text)
+        eventually(lambda: "takeup_serving_num_requests_running 2.0" in httpx.get(url + "/metrics").text)
         process.send_signal(signal.SIGTERM)
         eventually(lambda: httpx.get(url + "/ready").status_code == 503)
         refused = httpx.post(url + URL, json=ask())

@@ -56,7 +56,7 @@ async def wave(url: str, headers: dict[str, str], **fields: Any) -> list[int]:
 
 def run_wave(client: httpx.Client, **fields: Any) -> list[int]:
     codes = asyncio.run(wave(str(client.base_url), dict(client.headers), **fields))
-    eventually(lambda: metric(client, "running") == metric(client, "waiting") == 0)
+    eventually(lambda: metric(client, "num_requests_running") == metric(client, "num_requests_waiting") == 0)
     return codes
 
 
@@ -100,7 +100,7 @@ def test_a_wave_that_is_sent_away_leaves_nothing_either() -> None:
     with house(painter, max_running=1, max_waiting=1) as client:
         before = living()
         codes = asyncio.run(two_and_many(client, painter))
-        eventually(lambda: metric(client, "running") == metric(client, "waiting") == 0)
+        eventually(lambda: metric(client, "num_requests_running") == metric(client, "num_requests_waiting") == 0)
         eventually(lambda: is_all_gone(before))
         left = living()
         refused = metric(client, "refused_total")
@@ -127,7 +127,7 @@ def test_clients_that_go_away_in_the_queue_leave_no_work_behind() -> None:
     with house(painter, max_running=1, max_waiting=NUM_CLIENTS) as client:
         before = living()
         asyncio.run(impatient(client))
-        eventually(lambda: metric(client, "running") == metric(client, "waiting") == 0)
+        eventually(lambda: metric(client, "num_requests_running") == metric(client, "num_requests_waiting") == 0)
         painter.let_go()
         eventually(lambda: is_all_gone(before))
 
@@ -137,7 +137,7 @@ def test_clients_that_go_away_in_the_queue_leave_no_work_behind() -> None:
 async def impatient(client: httpx.Client) -> None:
     """Hang up when all are in the house."""
     everybody = asyncio.create_task(wave(str(client.base_url), dict(client.headers)))
-    while await asyncio.to_thread(metric, client, "waiting") < NUM_CLIENTS - 1:
+    while await asyncio.to_thread(metric, client, "num_requests_waiting") < NUM_CLIENTS - 1:
         await asyncio.sleep(0.01)
     everybody.cancel()
     await asyncio.gather(everybody, return_exceptions=True)

@@ -14,9 +14,12 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
-from serving.server.clients import ask, house
+from serving.server.clients import ask, eventually, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
+from takeup.errors import BadInput
+from takeup.serving.model import Request
+from takeup.serving.server.backends import ImageJob
 from takeup.serving.server.backends.local import StepLoopMeter
 from takeup.serving.simulate.designs import counts_of, measured_design
 
@@ -162,3 +165,25 @@ def test_a_thread_that_has_ended_keeps_what_it_worked() -> None:
     assert before["beside_seconds"] >= 0.01
     assert meter.numbers()["beside_seconds"] == before["beside_seconds"]
     assert meter.numbers()["turns/4/alone"] == before.get("turns/4/alone", 0) + 1
+
+
+def test_a_stage_that_hangs_makes_the_server_not_ready(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("takeup.serving.server.backends.local.MAX_STALL_S", 0.5)
+    enough, begun = threading.Event(), threading.Event()
+
+    def hang(_: Any) -> Any:
+        begun.set()
+        enough.wait(60)
+        raise BadInput("it hung")
+
+    monkeypatch.setattr(backend, "_prepared", hang)
+    ready = [backend.is_ready]
+    order = backend.start(ImageJob(Request("a cat")), lambda *_: None)
+    begun.wait(60)
+    eventually(lambda: not backend.is_ready)
+    enough.set()
+    with pytest.raises(BadInput):
+        order.done.result(60)
+    eventually(lambda: bool(backend.is_ready))
+
+    assert ready == [True]

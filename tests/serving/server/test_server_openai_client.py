@@ -224,7 +224,7 @@ def test_two_hundred_clients_at_once_get_their_own_image(direct: StepEngine) -> 
         made = asyncio.run(all_of_them(f"{http.base_url}/v1"))
         eventually(lambda: backend.engine.num_running == 0)
         numbers = {name: metric(http, name) for name in ("images_total", "network_calls_total")}
-        left = metric(http, "waiting"), metric(http, "running"), backend.engine.num_running
+        left = metric(http, "num_requests_waiting"), metric(http, "num_requests_running"), backend.engine.num_running
 
     assert numbers["images_total"] == NUM_CLIENTS
     assert numbers["network_calls_total"] < NUM_CLIENTS / 2

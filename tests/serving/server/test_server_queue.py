@@ -124,7 +124,7 @@ def test_more_than_can_wait_get_429_and_the_others_their_images() -> None:
     painter = Painter(holds=True)
     with house(painter, max_running=1, max_waiting=2) as client, ThreadPoolExecutor(3) as threads:
         served = [threads.submit(client.post, URL, json=ask(seed=seed)) for seed in range(3)]
-        eventually(lambda: metric(client, "waiting") == 2)
+        eventually(lambda: metric(client, "num_requests_waiting") == 2)
         refused = client.post(URL, json=ask())
         num_started = len(painter.orders)
         painter.let_go()
@@ -165,7 +165,7 @@ def test_a_client_that_goes_away_ends_its_job_and_frees_its_place() -> None:
     painter = Painter(holds=True)
     with house(painter, max_running=1, max_waiting=0) as client:
         send_and_leave(client, once=lambda: len(painter.orders) == 1)
-        eventually(lambda: painter.orders[0].is_cancelled and metric(client, "running") == 0)
+        eventually(lambda: painter.orders[0].is_cancelled and metric(client, "num_requests_running") == 0)
         painter.let_go()
         again = client.post(URL, json=ask())
 
@@ -178,7 +178,7 @@ def test_a_client_that_leaves_a_stream_ends_its_job_too() -> None:
         with client.stream("POST", URL, json=ask(stream=True)) as stream:
             assert next(stream.iter_lines()) == "event: queued"
             eventually(lambda: len(painter.orders) == 1)
-        eventually(lambda: painter.orders[0].is_cancelled and metric(client, "running") == 0)
+        eventually(lambda: painter.orders[0].is_cancelled and metric(client, "num_requests_running") == 0)
         painter.let_go()
 
         assert client.post(URL, json=ask()).status_code == 200
@@ -189,8 +189,8 @@ def test_a_client_that_goes_away_in_the_queue_never_starts() -> None:
     with house(painter, max_running=1, max_waiting=1) as client, ThreadPoolExecutor(1) as threads:
         first = threads.submit(client.post, URL, json=ask())
         eventually(lambda: len(painter.orders) == 1)
-        send_and_leave(client, once=lambda: metric(client, "waiting") == 1)
-        eventually(lambda: metric(client, "waiting") == 0)
+        send_and_leave(client, once=lambda: metric(client, "num_requests_waiting") == 1)
+        eventually(lambda: metric(client, "num_requests_waiting") == 0)
         painter.let_go()
 
         assert first.result().status_code == 200

@@ -288,7 +288,7 @@ def shared_files(folder: Path, *names: str) -> Path:
 
 def num_inside(client: httpx.Client) -> float:
     """Requests that have arrived: the next one comes after those."""
-    return metric(client, "running") + metric(client, "waiting")
+    return metric(client, "num_requests_running") + metric(client, "num_requests_waiting")
 
 
 def test_a_queue_is_served_by_what_is_in_memory_and_jobs_know_who_waits(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "Seconds for running requests to finish after SIGTERM; then they get 503.",
     },
     "--max-connections": {"default": 4000, "type": click.IntRange(1), "help": "Open connections."},
+    "--cors": {
+        "multiple": True,
+        "help": "Origin whose web pages may use the server, such as https://app.example; repeat.",
+    },
     "--no-safety-checker": {"is_flag": True, "help": "Serve a model without its safety checker and watermark."},
     "--adapters": {"type": FOLDER, "help": "Folder of LoRAs that every tenant may use."},
     "--uploads": {"type": FOLDER, "help": "Folder for uploaded LoRAs; deleted at exit if absent."},
@@ -144,6 +149,7 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
     usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM also runs the cleanup
     cleanup.callback(signal.signal, signal.SIGTERM, usual)
     backend = _backend(options)
+    settings = replace(settings, cors=options["cors"])
     app = make_app(settings, backend, keys, on_start=lambda: _greet(listener, options["model"], bool(keys)))
     serve_app(app, listener, log_config(options["as_json"]), options["grace"])
 

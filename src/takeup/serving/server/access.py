@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -130,8 +130,8 @@ class LimitsMiddleware:
     Without keys, only programs of this machine are served, so that web pages of other sites cannot use the server.
     """
 
-    def __init__(self, app: ASGIApp, limits: ServerLimits, keys: ApiKeys) -> None:
-        self._app, self._limits, self._keys = app, limits, keys
+    def __init__(self, app: ASGIApp, limits: ServerLimits, keys: ApiKeys, cors: Collection[str] = ()) -> None:
+        self._app, self._limits, self._keys, self._cors = app, limits, keys, cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -151,7 +151,7 @@ class LimitsMiddleware:
 
     def _problem(self, scope: Scope) -> ApiError | None:
         headers = Headers(scope=scope)
-        if not self._keys and not _is_local_origin(headers):
+        if not self._keys and not _is_local_origin(headers, self._cors):
             return ApiError(403, "this server answers programs of its own machine only", code="foreign_origin")
         if scope["path"] not in PUBLIC and self._keys.tenant_of(headers.get("authorization")) is None:
             return no_valid_key()
@@ -165,11 +165,11 @@ class LimitsMiddleware:
         return limits.max_adapter_bytes + FORM_BYTES if scope["path"] == UPLOADS else limits.max_body_bytes
 
 
-def _is_local_origin(headers: Headers) -> bool:
+def _is_local_origin(headers: Headers, allowed: Collection[str]) -> bool:
     """A browser says which page asks, and under which name it found this server: a foreign name may lead here too."""
     host = urlsplit(f"//{headers.get('host', '')}").hostname
     origin = headers.get("origin")
-    return is_loopback(host) and (origin is None or is_loopback(urlsplit(origin).hostname))
+    return is_loopback(host) and (origin is None or origin in allowed or is_loopback(urlsplit(origin).hostname))
 
 
 def no_valid_key() -> ApiError:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from takeup.errors import BadInput
@@ -249,7 +250,9 @@ def make_app(
     app.include_router(health_router, responses={status: ANSWERS[status] for status in (401, 403)})
     app.include_router(page_router)
     errors.install(app)
-    app.add_middleware(LimitsMiddleware, limits=settings.limits, keys=keys)
+    app.add_middleware(LimitsMiddleware, cors=frozenset(settings.cors), limits=settings.limits, keys=keys)
+    if settings.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=[*settings.cors], allow_methods=["*"], allow_headers=["*"])
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 

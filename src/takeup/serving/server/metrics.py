@@ -1,4 +1,4 @@
-"""What a Prometheus server reads: queues, images, times, and the numbers of the backend."""
+"""Prometheus metrics: queues, images, times, and the counters of the backend."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,19 +15,19 @@ COUNTS = {
     "steps": "Denoising steps of all requests.",
     "network_calls": "Calls of the denoiser; several requests may share one.",
     "adapter_loads": "LoRAs read from storage.",
-    "worker_restarts": "Worker processes that were started again.",
-    "retries": "Images that were begun again because their worker died.",
-    "prepare_calls": "Images that were prepared: texts encoded, images encoded.",
-    "prepare_seconds": "Processor time of that.",
-    "finish_calls": "Images that were decoded and written.",
-    "finish_seconds": "Processor time of that.",
-    "beside_seconds": "Processor time of both during turns of the step loop.",
+    "worker_restarts": "Restarts of worker processes.",
+    "retries": "Images that were retried because their worker died.",
+    "prepare_calls": "Images whose texts and input images were encoded.",
+    "prepare_seconds": "CPU time of that.",
+    "finish_calls": "Images that were decoded and compressed.",
+    "finish_seconds": "CPU time of that.",
+    "beside_seconds": "CPU time of both during iterations of the step loop.",
 }
 TURNS = {
-    "turns": "Turns of the step loop by rows, alone or shared with work beside them.",
-    "turn_seconds": "Seconds of these turns.",
+    "turns": "Iterations of the step loop by rows, alone or with concurrent work.",
+    "turn_seconds": "Seconds of these iterations.",
 }
-GAUGES = {"adapter_bytes": "Memory of the LoRAs that are kept.", "workers": "Workers that can take jobs."}
+GAUGES = {"adapter_bytes": "Memory of cached LoRAs.", "workers": "Workers that can take jobs."}
 
 
 class ServerMetrics:
@@ -42,7 +42,7 @@ class ServerMetrics:
         self.images = Counter(f"{PREFIX}images", "Images that were made.", registry=self._registry)
         self.queue_s = self._seconds("queue_seconds", "From arrival to the start of an image.")
         self.image_s = self._seconds("image_seconds", "From the start of an image to its bytes.")
-        self.request_s = self._seconds("request_seconds", "From arrival to answer.")
+        self.request_s = self._seconds("request_duration_seconds", "From arrival to answer.")
 
     def text(self) -> bytes:
         """The page."""
@@ -60,12 +60,12 @@ class _LiveCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
-            f"{PREFIX}waiting", "Images that wait for their turn.", value=self._admission_queue.num_waiting
+            f"{PREFIX}num_requests_waiting", "Images that wait for a run slot.", value=self._admission_queue.num_waiting
         )
         yield GaugeMetricFamily(
-            f"{PREFIX}running", "Images that are being made.", value=self._admission_queue.num_running
+            f"{PREFIX}num_requests_running", "Images that hold a run slot.", value=self._admission_queue.num_running
         )
-        yield CounterMetricFamily(f"{PREFIX}refused", "Requests sent away.", value=self._admission_queue.num_refused)
+        yield CounterMetricFamily(f"{PREFIX}refused", "Requests answered 429.", value=self._admission_queue.num_refused)
         yield GaugeMetricFamily(f"{PREFIX}ready", "1 if images can be made.", value=float(self._backend.is_ready))
         numbers = self._backend.numbers()
         for name, what in COUNTS.items():

@@ -94,7 +94,7 @@ class ServerSettings:
     """`adapters` is a folder of LoRAs that every tenant may use; `uploads` is where those of the tenants are kept.
 
     `rules` are the admission, order and routing policies. Edited images are kept in `templates`, so that later requests
-    can refer to them by id.
+    can refer to them by id. `cors` are the origins whose web pages may use the server.
     """
 
     model: str
@@ -103,3 +103,4 @@ class ServerSettings:
     limits: ServerLimits = field(default_factory=ServerLimits)
     rules: ServerPolicies = field(default_factory=ServerPolicies)
     templates: Path | None = None
+    cors: Collection[str] = ()

@@ -155,7 +155,7 @@ def _tensor(page: torch.Tensor, offsets: Any, shapes: Any, shape: list[int], dty
 
 SUFFIX = ".template"
 FORGOTTEN = ".forgotten"
-UNFINISHED_S = 3600.0
+UNFINISHED_S, FORGOTTEN_S = 3600.0, 7 * 86400.0
 MOST_PROBLEMS = 100
 
 
@@ -226,10 +226,12 @@ class TemplateFolder:
     # ---------------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Delete temporary files of killed processes; younger ones may still be in use."""
-        for path in self._folder.glob(f"*/{UNFINISHED}*"):
+        """Delete old temporary files and old records of forgotten images; younger ones may be in use."""
+        old = [(path, UNFINISHED_S) for path in self._folder.glob(f"*/{UNFINISHED}*")]
+        old += [(path, FORGOTTEN_S) for path in self._folder.glob(f"{FORGOTTEN}/*")]
+        for path, most_s in old:
             with suppress(OSError):
-                if time.time() - path.stat().st_mtime > UNFINISHED_S:
+                if time.time() - path.stat().st_mtime > most_s:
                     path.unlink()
 
     def _make_room(self, owner: str, size_bytes: int, most_bytes: int, wanted: Collection[str]) -> None:

@@ -155,6 +155,8 @@ def _digest(path: str, changed_ns: int, size_bytes: int) -> str:
 # are classified: *alone* if no such thread computed, else *shared*, with the CPU time of these threads. From these
 # counts the simulator derives the costs of steps and of the other work, and their mutual contention.
 
+MAX_STALL_S = 300.0
+"""Above it the server is not ready: a step, an encoding or a decoding hangs."""
 ALONE_S = 0.0002  # a thread that wakes up and finds nothing to do
 WorkStage = Literal["prepare", "finish"]
 
@@ -167,6 +169,14 @@ class StepLoopMeter:
         self._clocks: dict[int, float] = {}  # and what they said last
         self._counts: defaultdict[str, float] = defaultdict(float)
         self._turned_s, self._beside_s = time.perf_counter(), 0.0
+        self._began_s: dict[int, float] = {}
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long the loop has made no iteration, or the longest call in a thread has run, in seconds."""
+        with self._lock:
+            began_s = [self._turned_s, *self._began_s.values()]
+        return time.perf_counter() - min(began_s)
 
     def register(self) -> None:
         """Register the calling thread as one that works concurrently with the loop."""
@@ -177,8 +187,14 @@ class StepLoopMeter:
     @contextmanager
     def working(self, stage: WorkStage) -> Iterator[None]:
         """Count the processor time of the calling thread."""
-        began_s = time.thread_time()
-        yield
+        me, began_s = threading.get_ident(), time.thread_time()
+        with self._lock:
+            self._began_s[me] = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._began_s[me]
         with self._lock:
             self._counts[f"{stage}_calls"] += 1
             self._counts[f"{stage}_seconds"] += time.thread_time() - began_s
@@ -239,7 +255,7 @@ class LocalBackend:
 
     @property
     def is_ready(self) -> bool:
-        return self._loop.is_alive() and not self._stopped.is_set()
+        return self._loop.is_alive() and not self._stopped.is_set() and self._meter.stalled_s < MAX_STALL_S
 
     @property
     def loras(self) -> frozenset[str]:
