@@ -118,8 +118,6 @@ class AdapterRegistry:
         self._drop_unheld(adapter.path)
         return adapter
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _held(self, tenant: str, name: str, param: str) -> RegisteredAdapter:
         while True:
             adapter = self.find(tenant, name, param)

@@ -108,8 +108,6 @@ class AdmissionQueue:
             self._queue.running[tenant] -= 1
             self._call_next()
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     @property
     def _steps_inside(self) -> int:
         return sum(one.steps_left for one in self._reservations)

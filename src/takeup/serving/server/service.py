@@ -219,8 +219,6 @@ class Service:
         self.threads.shutdown(cancel_futures=True)
         self.backend.close()
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _check_ready(self) -> None:
         if self.is_stopping:
             raise stopping()

@@ -249,8 +249,6 @@ class SimulatedInstance:
             return self.advance_to(now_s)  # the admitted request joins the step that begins now
         return self._next_event_s(now_s)
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     @property
     def _has_room(self) -> bool:
         return len(self.running) < self.design.max_running and (self.design.joins == "any step" or not self.running)

@@ -163,8 +163,6 @@ class StepEngine:
         """Decode the image of a finished request in the caller's thread."""
         return self.family.decode(ticket.result())
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _admit(self) -> None:
         while self._inbox:
             ticket = self._inbox.popleft()

@@ -327,8 +327,6 @@ class MaskedEdits:
             self.hooks.remove()
         self._edit_templates.left(run)
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _watch(self, editing: EditState, seed: int) -> None:
         editing.watch(self._checks.share, seed, self.layouts.num_levels)
 

@@ -117,8 +117,6 @@ class MaskedEditor:
         """Delete all cached activations of this image."""
         self.store.forget(template)
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _patch(self) -> int:
         """Patch size: latents along the side of a token."""
         if type(self._family.network).__name__ == "FluxTransformer2DModel":

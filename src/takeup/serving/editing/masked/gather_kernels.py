@@ -15,8 +15,6 @@ import torch
 
 from takeup.serving.editing.masked.masked_convolutions import Affine
 
-# Triton kernel that gathers neighbours (im2col); only called on CUDA tensors ------------------------------------------
-
 triton: Any = import_module("triton") if find_spec("triton") else None
 tl: Any = import_module("triton.language") if find_spec("triton") else None
 NUM_PIXELS, NUM_CHANNELS = 32, 64

@@ -150,8 +150,6 @@ class MaskingHooks:
             self.network.set_attn_processor(dict(self._processors))
             self._processors = None
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _into_unet(self) -> None:
         for name, module in _named(self.network, "Transformer2DModel"):
             if isinstance(module.proj_in, torch.nn.Linear):

@@ -22,8 +22,6 @@ from takeup.serving.editing.contract import EditRequest
 from takeup.serving.editing.templates.template import digest_of
 from takeup.serving.model import Request
 
-# First denoising step of an image-to-image run, from its strength -----------------------------------------------------
-
 
 def skip_steps(run: DenoisingRun, strength: float) -> int:
     """Drop the first steps of the run; return their number. Call before adding noise, which reads the begin index."""

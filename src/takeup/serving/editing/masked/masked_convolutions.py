@@ -249,8 +249,6 @@ class MaskedConvolutions:
             tokens = block(tokens, encoder_hidden_states=text)
         return (column(module.proj_out(tokens)) + sample,)
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _convolved(
         self, name: str, module: Any, tokens: torch.Tensor, move: Resampling, norm: Affine | None = None
     ) -> torch.Tensor:

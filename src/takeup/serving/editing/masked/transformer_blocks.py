@@ -14,8 +14,6 @@ from torch.nn.functional import linear, silu
 
 from takeup.serving.editing.masked.tokens import HookState
 
-# Transformer blocks whose keys and values can be computed from the block input ----------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class TransformerBlock:

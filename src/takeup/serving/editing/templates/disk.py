@@ -223,8 +223,6 @@ class TemplateFolder:
             if template_of(name) == template:
                 self._drop(name)
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _sweep(self) -> None:
         """Delete old temporary files and old records of forgotten images; younger ones may be in use."""
         old = [(path, UNFINISHED_S) for path in self._folder.glob(f"*/{UNFINISHED}*")]

@@ -280,8 +280,6 @@ class TemplateStore:
         on_disk = 0 if self._disk is None else self._disk.size_bytes
         return {name: tier.size_bytes for name, tier in self._tiers.items()} | {"disk": on_disk}
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _generation(self, key: TemplateKey) -> str:
         """Changes whenever the image is forgotten, here or by another process."""
         elsewhere = "" if self._disk is None else self._disk.generation(key.template)

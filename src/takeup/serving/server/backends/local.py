@@ -292,8 +292,6 @@ class LocalBackend:
         _close_all(self.engine)
         self._editor.close()
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _begin(self, order: JobHandle) -> None:
         """In a thread of `before`."""
         if order.is_cancelled:

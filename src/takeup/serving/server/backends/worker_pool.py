@@ -216,8 +216,6 @@ class WorkerHandle:
         self._listener.join()
         self._pipe.close()
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _remember(self, job: ImageJob) -> None:
         for use in job.request.loras:
             self._known[use.name] = None
@@ -353,8 +351,6 @@ class PoolBackend:
             worker.close()
         for task in self._waiting:
             task.order.fail(WorkerLost("the server was stopped"))
-
-    # ---------------------------------------------------------------------------------------------------------------
 
     def _start_worker(self, slot: int) -> WorkerHandle:
         return WorkerHandle(

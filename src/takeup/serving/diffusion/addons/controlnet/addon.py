@@ -248,8 +248,6 @@ class Controls:
         for told in run.extras.pop(SLOT, ()):
             self._workers[told.use.net].forget(told.key)
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _started(self, parts: Sequence[ControlPart], rows: BatchRows) -> _SummedResiduals:
         calls = {net: self._call(net, rows) for net in dict.fromkeys(part.net for part in parts)}
         return _SummedResiduals(parts, {net: self._workers[net].start(call) for net, call in calls.items()})

@@ -336,8 +336,6 @@ class Loras:
         for name in wanted.asked if wanted else ():
             self._loader.release(name)
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _arrives(self, run: DenoisingRun, wanted: RequestedLoras) -> bool:
         """Whether the request can be computed with its LoRAs from now on; raises if loading failed."""
         if wanted.ready is None:

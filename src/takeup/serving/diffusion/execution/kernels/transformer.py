@@ -14,8 +14,6 @@ import torch
 
 from takeup.serving.diffusion.execution.kernels import tl, triton
 
-# Kernels over the tokens of a transformer block: layer norm with a pending bias, and GEGLU gates ----------------------
-
 WIDEST_GATE, GATED_TOKENS = 1024, 2
 
 
