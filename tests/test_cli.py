@@ -170,7 +170,7 @@ UNKNOWN = [
     (("caching", "simulate", "lru", "--workload", "zipp"), "no caching workload 'zipp'; did you mean 'zip'?"),
     (("caching", "run", "lru", "--engine", "locl"), "no caching engine 'locl'; did you mean 'local'?"),
     (("reproduce", "lercc"), "no paper 'lercc'; did you mean 'lerc'?"),
-    (("caching", "compare", "lru,"), "no caching policy '' (known: lru, fifo"),
+    (("caching", "compare", "lru,"), "no caching policy '' (known: lru, spark, fifo"),
 ]
 
 
@@ -206,7 +206,7 @@ BAD_OPTIONS = [
     (("--capacity", "-5MB"), "'-5MB' is not a size"),
     (("--capacity", "lots"), "'lots' is not a size"),
     (("--seed", "-1"), "the seed is -1"),
-    (("--miss", "tape"), "'miss' is 'tape', expected 'disk' or 'recompute'"),
+    (("--miss", "tape"), "'miss' is 'tape', expected 'disk', 'recompute' or 'level'"),
     (("--cost-model", "free"), "'cost_model' is 'free'"),
     (("--disk-bytes-per-s", "0"), "disk_bytes_per_s is 0"),
     (("--workload", "zip", "--trace", "x.csv"), "give either a workload by name or a trace file"),

@@ -145,7 +145,8 @@ def test_the_readme_counts_what_holds_and_names_what_fails() -> None:
     )
     table = docs.results_table({"gfs": Report("r", "papers", {}, 1, checks=checks)})
 
-    assert table.splitlines()[2:] == ["| GFS | 2 of 3 | gain: 0.610 (0.6 ± 0.02) | days 8 |"]
+    failing = "days 8 (at most 0); not ours 8 (at most 0; not verified, not counted)"
+    assert table.splitlines()[2:] == [f"| GFS | 2 of 3 | gain: 0.610 (0.6 ± 0.02) | {failing} |"]
 
 
 def test_fragments_are_gathered_by_kind(tmp_path: Path) -> None:
@@ -315,13 +316,14 @@ def test_the_table_of_the_guide_is_what_the_command_says() -> None:
     from takeup.rerun import run_scenario
 
     guide = (ROOT / "docs/guides/what-if-from-an-event-log.md").read_text("utf-8")
-    log = str(ROOT / "tests/caching/data/pagerank.eventlog.gz")
-    policies = ["lru", "lrc", "lerc", "dag", "min"]
-    scenario = {"domain": "caching", "verb": "whatif", "trace": log, "policies": policies, "miss": "recompute"}
-    report = run_scenario(scenario, "guide", quiet=True)
+    log = str(ROOT / "tests/caching/data/window-short-of-memory.eventlog.gz")
+    policies, sizes = ["spark", "lrc", "dag"], ["recorded", "50%"]
+    scenario = {"domain": "caching", "verb": "whatif", "trace": log, "policies": policies, "capacities": sizes}
+    report = run_scenario({**scenario, "miss": "level", "profile": "online"}, "guide", quiet=True)
 
-    for policy, _, hits, effective, time_s, *_ in report.tables[0].rows:
-        assert f"| {policy} | {hits:.3f} | {effective:.3f} | {time_s:.1f} |\n" in guide
+    for policy, memory_mb, _, hits, low, high, recomputed, *_, ratio, least, most in report.tables[0].rows:
+        cells = f"{memory_mb:.1f} | {hits:.3f} | {low:.3f} | {high:.3f} | {recomputed} | {ratio:.3f}"
+        assert f"| {policy} | {cells} | {least:.3f} | {most:.3f} |\n" in guide
 
 
 def test_the_example_worked_by_hand_is_the_one_that_is_printed() -> None:
