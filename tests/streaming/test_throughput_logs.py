@@ -210,6 +210,14 @@ def test_a_hole_in_a_log_is_not_taken_for_a_steady_link(tmp_path: Path) -> None:
     assert "1 gaps in time left out" in log.form
 
 
+def test_a_long_outage_is_not_taken_for_a_hole(tmp_path: Path) -> None:
+    table = csv(tmp_path, "time_s,rate_bps\n" + "".join(f"{time},1e6\n" for time in range(20)) + "20,0\n300,1e6\n")
+    lengths = csv(tmp_path, samples([1.0] * 20 + [280.0], [1e6] * 21), "log.json")
+
+    assert read_log(table).duration_s == 301.0
+    assert read_log(lengths).duration_s == 300.0
+
+
 @pytest.mark.parametrize(("rate", "unit"), [("0.9", "0.9 bit/s"), ("2e13", "2e\\+13 bit/s")])
 def test_a_rate_that_no_link_has_is_refused(rate: str, unit: str, tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=f"mean rate of {unit}.*check the unit"):

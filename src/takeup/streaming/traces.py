@@ -21,6 +21,7 @@ __all__ = ["ThroughputLog", "read_log", "read_logs"]
 LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time
 SLOWEST_BPS, FASTEST_BPS = 1e3, 1e12  # a mean rate outside is a mistake in the unit of the rate
 PACKET_BITS = 1504 * 8  # of Mahimahi: one packet for every line
+OUTAGE_SHARE = 0.05  # of the mean rate; a long sample below it is an outage
 GAP_S, GAP_SAMPLES = 30.0, 20.0  # a sample that lasts longer, and this many times the median, is a gap in the log
 
 # Throughput logs: how long each sample lasted and how fast the link was meanwhile -------------------------------------
@@ -82,7 +83,7 @@ def read_log(path: Path) -> ThroughputLog:
     """One measurement from a file of any form in FORMS, which its content decides."""
     found = _recognised(path)
     _check_log(path, found.durations_s, found.rates_bps)
-    return _split_at_gaps(found)
+    return found
 
 
 def _recognised(path: Path) -> ThroughputLog:
@@ -97,9 +98,15 @@ def _recognised(path: Path) -> ThroughputLog:
 
 
 def _split_at_gaps(log: ThroughputLog) -> ThroughputLog:
-    """A sample across a gap lasts as long as the others, and the next one begins a new measurement."""
+    """A sample across a gap lasts as long as the others, and the next one begins a new measurement.
+
+    For logs of moments: nothing says that the link kept its rate until the next one. A link that stood still did.
+    """
+    if len(log.rates_bps) == 0:
+        return log
     usual_s = _median_duration_s(log.durations_s)
-    gaps = np.flatnonzero(log.durations_s > max(GAP_S, GAP_SAMPLES * usual_s))
+    works = log.rates_bps > OUTAGE_SHARE * log.rates_bps.mean()
+    gaps = np.flatnonzero(works & (log.durations_s > max(GAP_S, GAP_SAMPLES * usual_s)))
     if len(gaps) == 0:
         return log
     durations_s = log.durations_s.copy()
@@ -151,7 +158,8 @@ def _number(path: Path, place: int, sample: Any, key: str) -> float:
 def _log_of_table(path: Path, name: str) -> ThroughputLog:
     if {"delivery_rate", "time (ns GMT)"} <= set(column_names(path)):
         return _log_of_puffer(path, name)
-    return ThroughputLog(name, *_read_table(path), form="table with rate_bps (bit/s)")
+    log = ThroughputLog(name, *_read_table(path), form="table with rate_bps (bit/s)")
+    return log if "duration_s" in column_names(path) else _split_at_gaps(log)
 
 
 def _log_of_puffer(path: Path, name: str) -> ThroughputLog:
@@ -167,7 +175,7 @@ def _log_of_puffer(path: Path, name: str) -> ThroughputLog:
     starts = np.searchsorted(np.flatnonzero(keeps), begins)
     rates_bps = 8 * table["delivery_rate"][order][keeps]
     form = "Puffer video_sent: delivery_rate (bytes/s) by time (ns)"
-    return ThroughputLog(name, durations_s[keeps], rates_bps, tuple(np.unique(starts).tolist()), form)
+    return _split_at_gaps(ThroughputLog(name, durations_s[keeps], rates_bps, tuple(np.unique(starts).tolist()), form))
 
 
 # Pensieve and Puffer as two columns (seconds, Mbit/s); Mahimahi (the millisecond of every packet) ---------------------
@@ -185,7 +193,7 @@ def _log_of_two_columns(path: Path, name: str) -> ThroughputLog:
         raise BadTrace(path, "time does not go forward; sort the samples by time", line=line)
     keeps = durations_s > 0
     form = "two columns: time (s) and rate (Mbit/s)"
-    return ThroughputLog(name, durations_s[keeps], 1e6 * rates_mbps[:-1][keeps], form=form)
+    return _split_at_gaps(ThroughputLog(name, durations_s[keeps], 1e6 * rates_mbps[:-1][keeps], form=form))
 
 
 def _log_of_packets(path: Path, name: str) -> ThroughputLog:
@@ -220,7 +228,8 @@ def _log_of_cmcd(path: Path, name: str) -> ThroughputLog:
     starts = np.concatenate(([0], np.cumsum([len(durations) for durations, _ in parts])))[:-1]
     num_stalls = sum("bs" in report and report["bs"].lower() != "false" for report in reports)
     form = "CMCD: mtp (kbit/s), ts or d (ms), bs (stall)"
-    return ThroughputLog(name, durations_s, rates_bps, tuple(starts.tolist()), form, num_stalls, len(reports))
+    log = ThroughputLog(name, durations_s, rates_bps, tuple(starts.tolist()), form, num_stalls, len(reports))
+    return _split_at_gaps(log)
 
 
 def _cmcd_lines(text: str) -> list[Any]:

@@ -27,12 +27,11 @@ QUANTITIES = ("stall_probability", "num_stalls", "stall_s", "startup_s")
 
 @kernel
 def _replay(
-    durations_s: Floats, fills: Floats, begins: Floats, player: tuple[float, float, float, float], mean_s: float
+    durations_s: Floats, fills: Floats, begins: Floats, player: tuple[float, ...], mean_s: float, longest_s: float
 ) -> Floats:
     """P(stall), stalls, seconds in stalls and start-up of a session from every sample of `begins`, one row each."""
     start_s, resume_s, goal_s, segment_s = player
     outcomes = np.zeros((len(begins), 4))
-    longest_s = -mean_s * math.log(LEAST_WEIGHT)
     half = math.exp(-segment_s / 2 / mean_s)
     for row in range(len(begins)):
         sample = int(begins[row])
@@ -96,15 +95,22 @@ class SteadyLog:
     def mean_bps(self) -> float:
         return float(self.durations_s @ self.rates_bps / self.durations_s.sum())
 
-    def outcomes(self, player: Player, bitrate_bps: float, mean_s: float, scale: float = 1.0) -> Floats:
-        """P(stall), stalls, seconds in stalls, start-up: one row per session, in the order of their starts."""
+    def outcomes(
+        self, player: Player, bitrate_bps: float, mean_s: float, scale: float = 1.0, length_s: float = math.inf
+    ) -> Floats:
+        """P(stall), stalls, seconds in stalls, start-up: one row per session, in the order of their starts.
+
+        No video is longer than `length_s`; with an infinite mean all of them have this length.
+        """
         if player.segment_s <= 0:
             raise BadInput("a replay downloads whole segments; give segment_s above zero")
         begins_s = np.linspace(0.0, self.durations_s.sum(), min(MOST_STARTS, len(self.rates_bps)), endpoint=False)
         begins = np.searchsorted(np.cumsum(self.durations_s), begins_s, side="right").astype(np.float64)
         goal_s = max(player.goal_s, player.segment_s)
         rules = (min(player.start_s, goal_s), min(player.again_s, goal_s), goal_s, player.segment_s)
-        return np.asarray(_replay(self.durations_s, self.rates_bps * scale / bitrate_bps, begins, rules, mean_s))
+        longest_s = min(length_s, -mean_s * math.log(LEAST_WEIGHT))
+        fills = self.rates_bps * scale / bitrate_bps
+        return np.asarray(_replay(self.durations_s, fills, begins, rules, mean_s, longest_s))
 
     def level_spread(self) -> float:
         """The standard deviation of the logarithm of the mean rate between four parts of the log."""
