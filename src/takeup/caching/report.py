@@ -10,43 +10,27 @@ from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.core.units import format_bytes
 
 COLUMNS = (
-    Column("policy"),
-    Column("cache", "%", digits=1),
-    Column("hits"),
-    Column("effective"),
-    Column("time", "s", digits=1),
-    Column("ratio"),
-    Column("read", "MB", digits=0),
-    Column("written", "MB", digits=0),
-    Column("evicted"),
-    Column("broadcast"),
-    Column("recomputed"),
+    *(Column("policy"), Column("cache", "%", digits=1), Column("hits"), Column("effective")),
+    *(
+        Column("time", "s", digits=1),
+        Column("ratio"),
+        Column("read", "MB", digits=0),
+        Column("written", "MB", digits=0),
+    ),
+    *map(Column, ("evicted", "broadcast", "recomputed")),
     Column("inactive", digits=2),
 )
 WHATIF_COLUMNS = (
-    Column("policy"),
-    Column("memory", "MB", digits=1),
-    Column("cache", "%", digits=1),
-    Column("hits"),
-    Column("least"),
-    Column("most"),
-    Column("recomputed"),
-    Column("read", "MB", digits=1),
-    Column("written", "MB", digits=1),
-    Column("task time", "s", digits=1),
-    Column("ratio"),
-    Column("least"),
-    Column("most"),
+    *(Column("policy"), Column("memory", "MB", digits=1), Column("cache", "%", digits=1)),
+    *map(Column, ("hits", "least", "most", "recomputed")),
+    *(Column("read", "MB", digits=1), Column("written", "MB", digits=1), Column("task time", "s", digits=1)),
+    *map(Column, ("ratio", "least", "most")),
 )
 OFFLINE = ("min",)  # they know what no engine can know
 NEGLIGIBLE_SHARE = 0.02  # of the task time: less than what two runs of one application differ by
 FLAT_COLUMNS = (
-    Column("policy"),
-    Column("cache", "%"),
-    Column("hits", digits=4),
-    Column("misses", digits=4),
-    Column("read", "MB", digits=1),
-    Column("evicted"),
+    *(Column("policy"), Column("cache", "%"), Column("hits", digits=4), Column("misses", digits=4)),
+    *(Column("read", "MB", digits=1), Column("evicted")),
 )
 
 

@@ -98,19 +98,8 @@ def prometheus(counts: SparkCounts) -> str:
 
 def counts_report(counts: SparkCounts, title: str) -> Report:
     """One row: what the policy did in this application."""
-    columns = (
-        Column("policy"),
-        Column("hits"),
-        Column("effective"),
-        Column("made"),
-        Column("again"),
-        Column("evicted"),
-        Column("in use"),
-        Column("refused"),
-        Column("broadcast"),
-        Column("inactive", "MB", digits=1),
-        Column("task CPU", "s", digits=2),
-    )
+    names = ("policy", "hits", "effective", "made", "again", "evicted", "in use", "refused", "broadcast")
+    columns = (*map(Column, names), Column("inactive", "MB", digits=1), Column("task CPU", "s", digits=2))
     row = (
         counts.policy,
         counts.hit_share,
