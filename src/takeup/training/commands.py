@@ -129,6 +129,14 @@ def lab(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> Non
     show(_report("lab", "adaptra", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
+@training.command()
+@click.argument("trace")
+@output_options
+def whatif(trace: str, as_json: bool, out: Path | None, quiet: bool) -> None:
+    """Explain TRACE, a Parquet file of operations: what a worker, stages, sequence lengths and jitter cost."""
+    show(_report("whatif", "adaptra", quiet=quiet, trace=trace), as_json=as_json, out=out, charts=CHARTS)
+
+
 @training.command(context_settings={"ignore_unknown_options": True})
 @click.argument("program", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -23,6 +23,8 @@ from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import PipelinePlan, Schedule
 from takeup.training.pipelines.simulate import calibrate_profile, sample, simulate, with_faults
 from takeup.training.pipelines.timing.evaluation import make_plan
+from takeup.training.stragglers.locate.whatif import diagnose
+from takeup.training.traces.operations import load_operations
 from takeup.training.traces.profiles import load_profile, load_schedule, random_profile
 
 # A training scenario, and the pipeline profile it describes -----------------------------------------------------------
@@ -36,10 +38,11 @@ class TrainingScenario(Scenario):
     """A training scenario: a pipeline from a file, or one whose operations all take equally long."""
 
     domain: Literal["training"] = "training"
-    verb: Literal["plan", "simulate", "compare", "lab"]
+    verb: Literal["plan", "simulate", "compare", "lab", "whatif"]
     policies: tuple[str, ...] = ("adaptra",)
     profile: str | None = None
     schedule: str | None = None
+    trace: str | None = None
     num_stages: int = Field(4, ge=1, le=4096)
     num_microbatches: int = Field(24, ge=1, le=65536)
     op_ms: float = Field(10.0, gt=0)
@@ -203,6 +206,17 @@ def compare_planners(scenario: TrainingScenario, quiet: bool) -> Report:
     return report_of(
         scenario, "Training: planners", report.comparison_table(plans, timelines), report.comparison_bars(plans)
     )
+
+
+def explain_trace(scenario: TrainingScenario, quiet: bool) -> Report:
+    """What a recorded job would gain without each cause of delay."""
+    if scenario.trace is None:
+        raise BadInput("there is no trace to explain; give the path of a Parquet file")
+    trace = load_operations(Path(scenario.trace))
+    found = diagnose(trace.durations_s, trace.orders)
+    note = f"{trace.num_incomplete} steps without all operations were left out" if trace.num_incomplete else ""
+    tables = report.causes_table(found, note), report.workers_table(found)
+    return report_of(scenario, "Training: what if", *tables)
 
 
 def _compare_delays(scenario: TrainingScenario, profile: Profile, quiet: bool) -> Report:
@@ -396,5 +410,6 @@ def run(scenario: TrainingScenario, *, quiet: bool = False) -> Report:
         "simulate": simulate_planners,
         "compare": compare_planners,
         "lab": run_lab,
+        "whatif": explain_trace,
     }
     return verbs[scenario.verb](scenario, quiet)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from takeup.core.report import Cell, Column, Series, Table
 from takeup.training.pipelines.schedule import OpKind, PipelinePlan, Timeline
+from takeup.training.stragglers.locate.whatif import LEAST_SAVING, Diagnosis
 
 MS = 1e3
 MOST_SPANS = 2_000  # more bars are indistinguishable on a screen
@@ -124,6 +125,28 @@ def sampled_table(samples: Sequence[tuple[str, float, float, float, float]]) -> 
         (name, MS * planned_s, MS * mean_s, MS * p50_s, MS * p95_s) for name, planned_s, mean_s, p50_s, p95_s in samples
     )
     return Table("Iterations when operations vary", columns, rows)
+
+
+# What if --------------------------------------------------------------------------------------------------------------
+
+MOST_REPLICAS = 64
+
+
+def causes_table(found: Diagnosis, note: str = "") -> Table:
+    """One row per cause: the step time without it, and what that saves; the verdict is in the note."""
+    columns = (Column("without"), Column("found"), Column("step", "s", 3), Column("saved", "%", 1))
+    rows = tuple((each.cause, str(each), each.step_s, 100 * each.saved_share) for each in found.causes)
+    least = f"no cause costs as much as {LEAST_SAVING:.0%}"
+    verdict = least if found.verdict is None else f"{found.verdict}, costing {found.verdict.saved_share:.1%}"
+    words = f"a step takes {found.step_s:.4g} s as simulated; {verdict}"
+    return Table("Causes of delay", columns, rows, f"{words}; {note}" if note else words)
+
+
+def workers_table(found: Diagnosis) -> Table:
+    """A heat map of the workers: times the healthy ones of the same stage; the slowest replicas if there are many."""
+    ranked = sorted(range(len(found.factors)), key=lambda replica: -max(found.factors[replica]))[:MOST_REPLICAS]
+    columns = (Column("replica"), *(Column(f"stage {stage}", "x", 2) for stage in range(len(found.factors[0]))))
+    return Table("Workers", columns, tuple((replica, *found.factors[replica]) for replica in sorted(ranked)))
 
 
 # The laboratory -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Readers and generators of training data.
 
 profiles.py     profiles and schedules: files, random draws
-slowdowns.py    iteration times with known slowdowns, and scores of detectors on them
+slowdowns.py    iteration times with known slowdowns
+operations.py   durations of the operations of a recorded job
 """

@@ -180,6 +180,13 @@ MOST_COMPARED, FEW_COMPARED = 200_000, 8  # calls and iterations of such a compa
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
+Named = tuple[str, tuple[int, ...]]  # kind and ranks of a suspect
+
+
+def _named(suspects: Sequence[Suspect]) -> set[Named]:
+    return {(each.kind, each.ranks) for each in suspects}
+
+
 class StragglerDetector:
     """Consumes the calls of all ranks and returns events."""
 
@@ -199,8 +206,8 @@ class StragglerDetector:
         self._healthy_s: float | None = None
         self._is_slow = False
         self._compare_at, self._changed_at = self._num_warm_up + COMPARE_EVERY, 0
-        self._told: set[tuple[str, tuple[int, ...]]] = set()  # kinds and ranks of the suspects that are slow now
-        self._standing: set[tuple[str, tuple[int, ...]]] = set()  # the same, by the latest standing comparison
+        self._told: set[Named] = set()  # kinds and ranks of the suspects that are slow now
+        self._standing: set[Named] = set()  # the same, by the latest standing comparison
         self._new_level()
 
     def _new_level(self) -> None:
@@ -345,7 +352,7 @@ class StragglerDetector:
         if not change.is_onset and not was_slow:
             return None  # warm-up took longer than assumed
         suspects = self._suspects(began) if change.is_onset else []
-        self._told = {(each.kind, each.ranks) for each in suspects} | (self._told if still_slow else set())
+        self._told = _named(suspects) | (self._told if still_slow else set())
         self._changed_at, self._standing = began, set()
         self._compare_at = max(self._compare_at, declared + COMPARE_EVERY)
         lost_share = max(0.0, 1 - healthy_s / change.after_s)
@@ -373,7 +380,7 @@ class StragglerDetector:
         self._compare_at = self.num_iterations + COMPARE_EVERY
         rows = self.standings() if not self._pending else []
         suspects = standing_suspects(rows)
-        found, before = {(each.kind, each.ranks) for each in suspects}, self._standing
+        found, before = _named(suspects), self._standing
         self._standing = found
         new = (found & before) - self._told
         if not new or any(ranks in {told for _, told in self._told} for _, ranks in new):

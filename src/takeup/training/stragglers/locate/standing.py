@@ -6,7 +6,7 @@ be compared.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,20 +59,26 @@ def standings(logs: Sequence[CallLog]) -> list[RankStanding]:
         usual_s = fast_half(beside_s) if len(ranks) > 1 and beside_s else None
         for rank in ranks:
             account = window.accounts[rank]
-            means_s = (float(each.mean()) for each in (account.owns_s, account.waits_s, account.transfers_s))
-            compared = () if usual_s is None else _compared(beside_s[rank], usual_s, iteration_s)
-            rows.append(RankStanding(rank, len(ranks), iteration_s, *means_s, late[rank], *compared))
+            own_s, wait_s, transfer_s = (
+                float(each.mean()) for each in (account.owns_s, account.waits_s, account.transfers_s)
+            )
+            row = RankStanding(rank, len(ranks), iteration_s, own_s, wait_s, transfer_s, late[rank])
+            rows.append(row if usual_s is None else _compared(row, beside_s[rank], usual_s))
     return sorted(rows, key=lambda row: (-row.excess_s, row.rank))
 
 
-def _compared(these_s: Floats, usual_s: Floats, iteration_s: float) -> tuple[float, float, int, int, bool]:
-    """Mean excess, the part of it in pauses, their number, the number of iterations, and whether the rest is sure."""
+def _compared(row: RankStanding, these_s: Floats, usual_s: Floats) -> RankStanding:
+    """The same with its excess, given its own work and the usual one, both beyond the fastest quarter of the role."""
     typical_s = float(np.median(these_s))
-    is_pause = these_s > typical_s + LEAST_PAUSE * iteration_s
-    pauses_s = float((these_s[is_pause] - typical_s).sum() / len(these_s))
-    is_sure = np.quantile(these_s, 0.25) > np.quantile(usual_s, 0.75)
-    excess_s = float(these_s.mean() - usual_s.mean())
-    return excess_s, pauses_s, int(is_pause.sum()), len(these_s), bool(is_sure)
+    is_pause = these_s > typical_s + LEAST_PAUSE * row.iteration_s
+    return replace(
+        row,
+        excess_s=float(these_s.mean() - usual_s.mean()),
+        pauses_s=float((these_s[is_pause] - typical_s).sum() / len(these_s)),
+        num_pauses=int(is_pause.sum()),
+        num_iterations=len(these_s),
+        is_sure=bool(np.quantile(these_s, 0.25) > np.quantile(usual_s, 0.75)),
+    )
 
 
 def standing_suspects(rows: Sequence[RankStanding]) -> list[Suspect]:
