@@ -240,7 +240,8 @@ class WorkloadBuilder:
         ends = [self._drops.get(number, len(order)) for number in range(len(self._block_numbers))]
         after_readers = np.zeros(len(ends), np.int64)
         np.maximum.at(after_readers, input_blocks, 1 + np.repeat(np.arange(len(order)), np.diff(input_starts)))
-        return np.maximum(position[np.array(ends, np.int64)], after_readers)
+        dropped_at: Ints = np.maximum(position[np.array(ends, np.int64)], after_readers)
+        return dropped_at
 
     def _task_stages(self, order: Ints) -> Ints:
         """The stage of every task. Stages of one task keep counting upwards when tasks have moved."""

@@ -39,6 +39,9 @@ def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
     )
 
     assert re.match(r"2 workers, \d+ hits, 0 misses\n0 bytes written, 0 not written again\n", ran.stdout)
+    stock, ours = ([int(number) for number in re.findall(r"\d+", line)] for line in ran.stdout.splitlines()[-2:])
+    assert ours[0] < stock[0]
+    assert ours[1] < 0.5 * stock[1]
 
 
 def test_every_policy_and_option_is_in_the_guide() -> None:
