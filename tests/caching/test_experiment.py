@@ -215,6 +215,18 @@ def test_the_settings_of_the_engine_reach_it(jobs: str) -> None:
     assert result.num_recomputed == 1
 
 
+def test_the_curve_of_a_trace_with_sizes_counts_blocks_when_that_is_asked_for(tmp_path: Path) -> None:
+    trace = FlatTrace("sized", np.array([0, 1, 0, 1], np.int32), np.array([3, 70], np.int64))
+    write_oracle_general(tmp_path / "sized.bin", trace)
+    settings = {"verb": "curve", "trace": str(tmp_path / "sized.bin")}
+
+    with pytest.raises(BadInput, match="blocks of 3 to 70 bytes have no curve by number; pass --ignore-sizes"):
+        run(scenario(**settings), quiet=True)
+    report = run(scenario(**settings, ignore_sizes=True), quiet=True)
+
+    assert report.tables[0].rows == ((0, 1.0), (1, 1.0), (2, 0.5))
+
+
 def test_the_curve_gives_the_miss_ratio_of_lru_at_every_size(keys: str) -> None:
     report = run(scenario(verb="curve", trace=keys), quiet=True)
 

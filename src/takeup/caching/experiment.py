@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import field_validator, model_validator
 
 from takeup.caching.contract import PolicySpec
@@ -51,6 +52,7 @@ class CachingScenario(Scenario):
     profile: Literal["online", "recurring"] = "recurring"
     disk_bytes_per_s: float = 100e6
     plain: bool = False
+    ignore_sizes: bool = False
     engine: str = "local"
     dry_run: bool = False
     working_set_bytes: int = 64_000_000
@@ -286,6 +288,8 @@ def _curve(scenario: CachingScenario) -> Report:
     data, notes = load(scenario)
     if not isinstance(data, FlatTrace):
         raise BadInput(f"{data.name} is a job graph; the all-sizes curve is for plain request streams")
+    if scenario.ignore_sizes:
+        data = replace(data, block_bytes=np.ones_like(data.block_bytes))
     misses = lru_miss_curve(data).miss_share
     sizes = sorted({round((len(misses) - 1) * share / 100) for share in range(101)})
     points: list[dict[str, Cell]] = [{"cache": size, "miss ratio": float(misses[size])} for size in sizes]

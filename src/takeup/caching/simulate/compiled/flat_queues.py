@@ -343,7 +343,7 @@ def lru_miss_curve(trace: FlatTrace) -> MissCurve:
     """How many requests miss under LRU, by cache size in blocks. Sizes must all be equal."""
     if trace.num_blocks and trace.block_bytes.min() != trace.block_bytes.max():
         least, most = trace.block_bytes.min(), trace.block_bytes.max()
-        raise BadInput(f"blocks of {least} to {most} bytes have no curve by number; give a trace of equal sizes")
+        raise BadInput(f"blocks of {least} to {most} bytes have no curve by number; pass --ignore-sizes")
     num_at_distance = _stack_distances(trace.requests.view(np.uint32), trace.num_blocks)
     num_requests = len(trace.requests)
     return MissCurve(num_requests, num_requests - np.concatenate(([0], np.cumsum(num_at_distance))))
