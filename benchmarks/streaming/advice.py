@@ -105,11 +105,12 @@ def coverage_table(cases: Sequence[Case]) -> Table:
 def error_table(cases: Sequence[Case]) -> Table:
     """Mean absolute difference of P(stall) to the second half, by collection and way."""
     groups = sorted({case.group for case in cases})
-    rows = []
+    rows: list[tuple[str | float, ...]] = []
     for place, way in enumerate(WAYS):
         errors = {group: [abs(c.predicted[place] - c.found) for c in cases if c.group == group] for group in groups}
         everything = [error for some in errors.values() for error in some]
-        rows.append((way, *(float(np.mean(errors[group])) for group in groups), float(np.mean(everything))))
+        means = [float(np.mean(errors[group])) for group in groups]
+        rows.append((way, *means, float(np.mean(everything))))
     columns = (Column("prediction"), *(Column(group, digits=4) for group in [*groups, "all"]))
     return Table("Mean absolute error of P(stall) of the second half", columns, tuple(rows))
 

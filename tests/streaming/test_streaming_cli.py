@@ -200,3 +200,30 @@ def test_a_log_that_is_cut_off_is_one_sentence(stream: Run) -> None:
     Path("cut.csv.gz").write_bytes(gzip.compress(("rate_bps\n" + "1e6\n2e6\n" * 500).encode())[:40])
 
     assert_one_sentence(stream("fit", "cut.csv.gz"), "cut.csv.gz")
+
+
+# Advice ---------------------------------------------------------------------------------------------------------------
+
+
+def test_advice_is_printed_with_settings_and_intervals(stream: Run) -> None:
+    Path("log").write_text("".join(f"{second} {1 + second % 5}\n" for second in range(900)))
+    found = Report.from_json(stream("advise", "log", "--bitrate", "2Mbit", "--json", "--quiet").out)
+
+    assert [column.name for column in found.tables[0].columns][5:8] == ["P(stall)", "from", "to"]
+    assert len(found.tables[1].rows) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("advise", "nowhere", "--bitrate", "2Mbit"), "nowhere"),
+        (("advise", "log", "--bitrate", "2Mbit", "--players", "dashjs"), "no player 'dashjs'"),
+        (("advise", "log", "--bitrate", "2Mbit", "--segment-s", "0"), "segment_s is 0"),
+        (("predict", "--give-up", "-1"), "give_up_per_s is -1"),
+        (("predict", "--bitrate", "360"), "bitrate_bps is 360 bit/s; write the unit"),
+    ],
+)
+def test_a_mistake_in_advice_is_one_sentence(stream: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    Path("log").write_text("0 1\n1 2\n2 3\n")
+
+    assert_one_sentence(stream(*arguments, "--quiet"), sentence)

@@ -224,6 +224,20 @@ def test_a_rate_that_no_link_has_is_refused(rate: str, unit: str, tmp_path: Path
         read_log(csv(tmp_path, f"rate_bps\n{rate}\n{rate}\n"))
 
 
+@pytest.mark.parametrize(
+    "text", ['{"mtp": 5000, "d": 4000}\n{"mtp": 50', '{"mtp": "fast", "d": 4000}\n', '{"mtp": 5000}\n']
+)
+def test_a_broken_cmcd_report_is_one_sentence(text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match="CMCD report that cannot be used"):
+        read_log(csv(tmp_path, text, "cmcd.log"))
+
+
+@pytest.mark.parametrize("text", ["2800000\n3100000\n900000\n", "1700000000000\n1700000000010\n"])
+def test_a_column_of_numbers_that_are_no_packets_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match="give rates a header 'rate_bps'"):
+        read_log(csv(tmp_path, text, "log.txt"))
+
+
 def test_cmcd_without_a_throughput_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match="no CMCD report with 'mtp'"):
         read_log(csv(tmp_path, "GET /a?CMCD=br%3D3000%2Cd%3D2000 200\n", "access.log"))

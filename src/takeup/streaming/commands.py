@@ -130,6 +130,9 @@ def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> N
 @streaming.command()
 @click.argument("logs", nargs=-1, required=True)
 @click.option("--bitrate", "bitrate_bps", required=True, help="Of the video, such as 2.5Mbit.")
+@click.option(
+    "--capacity", "capacity_bps", help="Mean rate that you expect, such as 3Mbit; that of the logs if absent."
+)
 @click.option("--players", default="dash.js,shaka,media3,hls.js,avplayer", show_default=True, help="Comma-separated.")
 @click.option("--segment-s", default=4.0, show_default=True, help="Seconds of video in a segment.")
 @click.option("--mean-video-s", default="60", show_default=True, help="Mean length of a video.")

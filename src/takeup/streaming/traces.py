@@ -173,7 +173,7 @@ def _log_of_puffer(path: Path, name: str) -> ThroughputLog:
     durations_s[np.append(begins[1:] - 1, -1)] = _median_duration_s(durations_s[durations_s > 0])
     keeps = durations_s > 0
     starts = np.searchsorted(np.flatnonzero(keeps), begins)
-    rates_bps = 8 * table["delivery_rate"][order][keeps]
+    rates_bps: Floats = 8.0 * table["delivery_rate"][order][keeps]
     form = "Puffer video_sent: delivery_rate (bytes/s) by time (ns)"
     return _split_at_gaps(ThroughputLog(name, durations_s[keeps], rates_bps, tuple(np.unique(starts).tolist()), form))
 
@@ -184,7 +184,7 @@ def _log_of_puffer(path: Path, name: str) -> ThroughputLog:
 def _log_of_two_columns(path: Path, name: str) -> ThroughputLog:
     rows = [line.split() for line in _text(path).splitlines() if line.strip()]
     try:
-        times_s, rates_mbps = np.array(rows, np.float64).T
+        times_s, rates_mbps = np.array(rows, dtype=np.float64).T
     except ValueError as error:
         raise BadTrace(path, "has lines without exactly two numbers; expected seconds and Mbit/s in each") from error
     durations_s = np.diff(times_s)
@@ -193,7 +193,8 @@ def _log_of_two_columns(path: Path, name: str) -> ThroughputLog:
         raise BadTrace(path, "time does not go forward; sort the samples by time", line=line)
     keeps = durations_s > 0
     form = "two columns: time (s) and rate (Mbit/s)"
-    return _split_at_gaps(ThroughputLog(name, durations_s[keeps], 1e6 * rates_mbps[:-1][keeps], form=form))
+    rates_bps: Floats = 1e6 * rates_mbps[:-1][keeps]
+    return _split_at_gaps(ThroughputLog(name, durations_s[keeps], rates_bps, form=form))
 
 
 def _log_of_packets(path: Path, name: str) -> ThroughputLog:
@@ -201,9 +202,11 @@ def _log_of_packets(path: Path, name: str) -> ThroughputLog:
         times_ms = np.array(_text(path).split(), np.float64)
     except ValueError as error:
         raise BadTrace(path, "has lines that are no number; expected the millisecond of every packet") from error
-    packets = np.bincount((times_ms / 1e3).astype(np.int64))
+    if not (times_ms[0] >= 0 and (np.diff(times_ms) >= 0).all() and times_ms[-1] <= 1e3 * LONGEST_S):
+        raise BadTrace(path, "has one number per line that are no rising milliseconds; give rates a header 'rate_bps'")
+    packets = np.bincount((times_ms / 1e3).astype(np.int64)).astype(np.float64)
     form = "Mahimahi: the time (ms) of every packet of 1504 bytes"
-    return ThroughputLog(name, np.ones(len(packets)), packets * float(PACKET_BITS), form=form)
+    return ThroughputLog(name, np.ones(len(packets)), PACKET_BITS * packets, form=form)
 
 
 # CMCD (CTA-5004): the keys that a player sends with every request, as query strings or JSON --------------------------
@@ -213,12 +216,11 @@ def _log_of_packets(path: Path, name: str) -> ThroughputLog:
 
 
 def _log_of_cmcd(path: Path, name: str) -> ThroughputLog:
-    text = _text(path)
-    reports = [report for report in map(_cmcd_report, _cmcd_lines(text)) if "mtp" in report]
     sessions: dict[str, list[Mapping[str, str]]] = {}
-    for report in reports:
-        sessions.setdefault(report.get("sid", ""), []).append(report)
     try:
+        reports = [report for report in map(_cmcd_report, _cmcd_lines(_text(path))) if "mtp" in report]
+        for report in reports:
+            sessions.setdefault(report.get("sid", ""), []).append(report)
         parts = [_cmcd_samples(each) for each in sessions.values()]
     except (ValueError, KeyError) as error:
         raise BadTrace(path, f"has a CMCD report that cannot be used ({error}); expected mtp and ts or d") from error

@@ -113,6 +113,15 @@ def test_stalls_in_the_log_stand_beside_the_replayed_ones(tmp_path: Path) -> Non
     assert found.notes[-1] == "the log itself reports 1 stalls in 400 requests"
 
 
+def test_a_higher_mean_that_is_expected_means_fewer_stalls() -> None:
+    as_logged, faster = (
+        report("advise", logs=[str(LOG)], bitrate_bps=2.4e6, players=["dash.js"], capacity_bps=capacity_bps).tables[0]
+        for capacity_bps in (None, 6e6)
+    )
+
+    assert column(faster, "P(stall)")[0] < column(as_logged, "P(stall)")[0] / 2
+
+
 def test_several_logs_are_replayed_one_after_the_other(tmp_path: Path) -> None:
     found = report("advise", logs=[str(LOG), str(LOG)], bitrate_bps=2.4e6, players=["dash.js"])
     once = report("advise", logs=[str(LOG)], bitrate_bps=2.4e6, players=["dash.js"])

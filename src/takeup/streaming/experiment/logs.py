@@ -151,7 +151,8 @@ def advise(scenario: StreamingScenario, quiet: bool) -> Report:
 
     log = _log_of(scenario)
     pieces = log.per_second()
-    rates_bps = np.concatenate(pieces)
+    scale = 1.0 if scenario.capacity_bps is None else scenario.capacity_bps / log.mean_bps
+    rates_bps = scale * np.concatenate(pieces)
     steady = SteadyLog(np.ones(len(rates_bps)), rates_bps)
     unknown = [name for name in scenario.players if name not in PROFILES]
     if unknown:
@@ -245,7 +246,7 @@ def _advice_notes(
 def _chain_note(fitted: CapacityFit, steady: SteadyLog, player: Player, scenario: StreamingScenario) -> str:
     """What the equations say about the same viewer, and why that differs from the replay."""
     mean_s = scenario.mean_video_s[0]
-    alone = Cell(fitted.mean_bps, scenario.bitrate_bps, 1e-9, 1, (Views(1.0, mean_s),), capacity=fitted.capacity)
+    alone = Cell(steady.mean_bps, scenario.bitrate_bps, 1e-9, 1, (Views(1.0, mean_s),), capacity=fitted.capacity)
     chain = solve_cell(alone, Player(player.start_s)).stall_probability.value
     fluid = Player(player.start_s, player.start_s, 1e6, min(0.5, player.segment_s))
     unlimited, limited = (

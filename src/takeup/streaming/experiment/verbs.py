@@ -254,8 +254,14 @@ def _simulated(scenario: StreamingScenario, quiet: bool) -> dict[str, QoeMetrics
     answers = {}
     with progress("streaming simulate", len(scenario.simulators), quiet=quiet) as tick:
         for name in scenario.simulators:
-            given = {"num_videos": scenario.num_videos, "seed": scenario.seed, "give_up_per_s": scenario.give_up_per_s}
-            answers[name] = play(cell, player, simulator=name, **given)
+            answers[name] = play(
+                cell,
+                player,
+                simulator=name,
+                num_videos=scenario.num_videos,
+                seed=scenario.seed,
+                give_up_per_s=scenario.give_up_per_s,
+            )
             tick()
     return answers
 
