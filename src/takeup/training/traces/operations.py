@@ -29,11 +29,6 @@ class OperationTrace:
     orders: tuple[Ints, ...]
     num_incomplete: int = 0  # steps that were left out because operations are missing
 
-    @property
-    def num_ranks(self) -> int:
-        """Replicas times stages."""
-        return int(self.durations_s.shape[1] * self.durations_s.shape[2])
-
 
 def load_operations(path: Path) -> OperationTrace:
     """Read a trace; steps in which an operation is missing are left out."""

@@ -173,7 +173,7 @@ def test_after_an_action_what_follows_is_the_new_normal() -> None:
 def test_own_work_of_ranks_is_measured() -> None:
     watcher = StragglerDetector()
     watcher.see(logs_of(data_parallel(4), 60, Faults(ranks={2: 1.5}), 0))
-    own_s = watcher.own_s()
+    own_s = {row.rank: row.own_s for row in watcher.standings()}
 
     assert own_s[0] == pytest.approx(0.095, rel=0.05)
     assert own_s[2] == pytest.approx(0.1425, rel=0.05)
@@ -220,4 +220,4 @@ def test_nothing_heard_is_nothing_to_say() -> None:
 
     assert watcher.see([]) == []
     assert watcher.anchors == {}
-    assert watcher.own_s() == {}
+    assert watcher.standings() == []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
+from takeup.training.stragglers.contract import CallLog
 from takeup.training.stragglers.locate.accounts import (
     RankTimeline,
     TimeAccount,
     overlapped_pairs,
-    own_seconds,
     windows_of,
 )
 from takeup.training.stragglers.locate.matching import MatchedCalls
@@ -18,6 +20,11 @@ from training.stragglers.plain_job import Faults, data_parallel, logs_of
 
 PAIR = {GROUP: (0, 1)}
 ANCHOR = (1, 1000, GROUP, -1)
+
+
+def own_seconds(logs: Sequence[CallLog]) -> dict[int, float]:
+    """By rank: the median time per iteration of its own work."""
+    return {rank: account.own_s for rank, account in windows_of(logs, ())[0].accounts.items()}
 
 
 def accounts_of(*ranks: list[Call]) -> list[TimeAccount]:

@@ -303,9 +303,13 @@ def test_our_own_watcher_takes_what_rings_hold(tmp_path: Path) -> None:
     assert set(session.watcher.anchors) == {0, 1, 2, 3}
 
 
-def test_every_link_of_the_ring_is_tested_once_and_no_rank_twice_at_a_time() -> None:
-    passes = ring_passes(6)
+@pytest.mark.parametrize(
+    ("num_ranks", "num_passes"), [(1, 0), (2, 1), (3, 3), (4, 2), (5, 3), (6, 2), (65, 3), (256, 2)]
+)
+def test_every_link_of_the_ring_is_tested_once_and_no_rank_twice_at_a_time(num_ranks: int, num_passes: int) -> None:
+    passes = ring_passes(num_ranks)
 
-    assert sorted(pair for each in passes for pair in each) == [(0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5)]
+    links = {(min(n, (n + 1) % num_ranks), max(n, (n + 1) % num_ranks)) for n in range(num_ranks) if num_ranks > 1}
+    assert sorted(pair for each in passes for pair in each) == sorted(links)
     assert all(len({rank for pair in each for rank in pair}) == 2 * len(each) for each in passes)
-    assert len(passes) == 2
+    assert len(passes) == num_passes

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from takeup.core.arrays import Floats, Ints
 from takeup.training.stragglers.contract import CALL, CallLog, Operation, SlowdownEvent, Suspect
 from takeup.training.stragglers.detect.change_points import ChangePoint, ChangePointDetector, Sensitivity
-from takeup.training.stragglers.locate.accounts import own_seconds
 from takeup.training.stragglers.locate.matching import FEW_STEPS, STEP, Anchor, agreed_anchors, tokens_of
 from takeup.training.stragglers.locate.standing import RankStanding, standing_suspects, standings
 from takeup.training.stragglers.locate.suspects import locate
@@ -250,10 +249,6 @@ class StragglerDetector:
         for heard in self._ranks.values():
             heard.forget(self.num_iterations - NUM_KEPT)
         return events
-
-    def own_s(self, num_iterations: int = 16) -> dict[int, float]:
-        """By rank: median time of own work per iteration, over the latest `num_iterations`."""
-        return own_seconds(self._logs(self.num_iterations - num_iterations, self.num_iterations))
 
     def logs(self, num_iterations: int = NUM_KEPT) -> list[CallLog]:
         """The calls of the latest iterations, as far as they are buffered."""

@@ -5,5 +5,4 @@ accounts.py         time of every rank in own work, waiting and transfers
 suspects.py         slow ranks and links, and slowdowns caused by busy cores
 standing.py         ranks that are slow all the time, or pause, compared with others in their role
 whatif.py           what a recorded job would gain without each cause of delay
-edge_colouring.py   all links of a job in the fewest passes
 """

@@ -239,12 +239,6 @@ def windows_of(logs: Sequence[CallLog], before: Sequence[CallLog]) -> tuple[Call
     return CallWindow(calls[0], known[0]), CallWindow(calls[1], known[1])
 
 
-def own_seconds(logs: Sequence[CallLog]) -> dict[int, float]:
-    """By rank: median time per iteration that it spends on its own work."""
-    now, _ = windows_of(logs, ())
-    return {rank: account.own_s for rank, account in now.accounts.items()}
-
-
 def _anchors(logs: Sequence[CallLog], before: Sequence[CallLog]) -> dict[int, Anchor]:
     """By rank, the call that marks its iterations in both windows together."""
     earlier = {log.rank: log.calls for log in before}

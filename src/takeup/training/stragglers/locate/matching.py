@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Bools, Floats, Ints
-from takeup.errors import BadInput
 from takeup.training.stragglers.contract import STEP_GROUP, CallLog, Operation
 
 # Where iterations begin in a log of calls that does not mark them -----------------------------------------------------
@@ -72,13 +71,6 @@ def _steadiness(tokens: Ints, token: int) -> float:
     """Share of intervals between consecutive occurrences that contain the most common number of calls."""
     gaps = np.diff(np.flatnonzero(tokens == token))
     return float(np.bincount(gaps).max() / len(gaps)) if len(gaps) else 0.0
-
-
-def iterations_s(tokens: Ints, times_s: Floats, clock: IterationMarker) -> Floats:
-    """Iteration times: from one call of the clock to the next."""
-    if len(tokens) != len(times_s):
-        raise BadInput(f"{len(tokens)} calls with {len(times_s)} times; give one time for every call")
-    return np.diff(times_s[tokens == clock.token])
 
 
 # As published ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import Any
 
 from takeup.training.stragglers import contract
 from takeup.training.stragglers.detect.detector import StragglerDetector
-from takeup.training.stragglers.locate.edge_colouring import link_passes, ring_links
 from takeup.training.stragglers.locate.suspects import blame_cpu_contention
 from takeup.training.stragglers.remedy.remediation import Remediation, WatchSettings
 from takeup.training.stragglers.remedy.restart import traffic_of
@@ -129,8 +128,11 @@ class WatchSession:
 
 
 def ring_passes(num_ranks: int) -> list[list[tuple[int, int]]]:
-    """The links of the ring of all ranks, in passes in which each rank occurs at most once."""
-    return link_passes(ring_links(range(num_ranks)))
+    """The links of the ring of all ranks in the fewest passes in which each rank occurs at most once."""
+    even, odd = ([(rank, rank + 1) for rank in range(first, num_ranks - 1, 2)] for first in (0, 1))
+    closing = [(0, num_ranks - 1)] if num_ranks > 2 else []
+    passes = [even, odd, closing] if num_ranks % 2 else [even, odd + closing]
+    return [links for links in passes if links]
 
 
 def are_all_here(readers: Readers) -> bool:
