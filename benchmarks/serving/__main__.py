@@ -9,6 +9,7 @@ PARTS = {
     "images-gpu": "ways to compute a step on one accelerator, and where the time goes",
     "adapters": "adapter loads per request, compared with LRU",
     "queueing": "waiting times of a real server compared with the simulator",
+    "hostile": "one tenant under idle connections and the flood of another tenant",
     "editing": "masked edits compared with stock diffusers, on a CPU or one accelerator",
     "editing-gpu": "masked edits on one accelerator, network by network",
 }
