@@ -14,6 +14,7 @@ from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces.job_graph import WorkloadBuilder
 from takeup.caching.traces.spark_event_log import read_event_log
 from takeup.core.report import Report
+from takeup.errors import BadInput
 
 DATA = Path(__file__).parent / "data"
 
@@ -111,6 +112,11 @@ def test_every_prediction_lies_in_its_range() -> None:
         ratio, least, most = row[10:13]
         assert least_hits <= hits <= most_hits  # type: ignore[operator]
         assert least <= ratio <= most  # type: ignore[operator]
+
+
+def test_a_log_without_the_memory_of_its_run_needs_a_size() -> None:
+    with pytest.raises(BadInput, match="does not say how much memory the run had; give a size"):
+        whatif("pagerank.eventlog.gz", policies=("spark",), capacities=("recorded",))
 
 
 def test_a_log_without_block_updates_says_what_to_set() -> None:

@@ -223,7 +223,10 @@ def _whatif(scenario: CachingScenario, quiet: bool) -> Report:
 def _pool_sizes(scenario: CachingScenario, log: EventLog) -> list[int]:
     whole = log.workload.working_set_bytes
     sizes = [log.pool_bytes if size == RECORDED else parse_amount(size).of(whole) for size in scenario.capacities]
-    return [size for size in dict.fromkeys(sizes) if size > 0]
+    known = [size for size in dict.fromkeys(sizes) if size > 0]
+    if not known:
+        raise BadInput(f"{scenario.trace} does not say how much memory the run had; give a size such as '50%' or '2GB'")
+    return known
 
 
 def _assumptions(profile: str, log: EventLog, pool_bytes: int) -> list[tuple[str, int]]:

@@ -158,6 +158,7 @@ class _Conversion:
     homes: dict[RddPartition, str] = field(default_factory=dict)
     spills: dict[RddPartition, bool] = field(default_factory=dict)
     made_in_s: dict[RddPartition, float] = field(default_factory=dict)
+    made_of: dict[tuple[int, int], list[RddPartition]] = field(default_factory=dict)
     workers: dict[str, int] = field(default_factory=dict)
     stage_numbers: dict[int, int] = field(default_factory=dict)
     stage_of_rdd: dict[int, int] = field(default_factory=dict)
@@ -203,6 +204,7 @@ class _Conversion:
             self.homes[block] = self.application.stored_by.get(block, run.executor)
             self.spills[block] = task.stage.rdds[block.rdd].on_disk
             self.made_in_s[block] = compute_s
+            self.made_of.setdefault((block.rdd, block.generation), []).append(block)
         self.builder.task(
             inputs=[block.block for block in blocks.reads],
             outputs=[block.block for block in blocks.makes],
@@ -228,9 +230,8 @@ class _Conversion:
         return max(0.0, task.run.run_s - restored_s)
 
     def _drop(self, rdd: int, generation: int) -> None:
-        for block in self.homes:
-            if (block.rdd, block.generation) == (rdd, generation):
-                self.builder.drop(block.block)
+        for block in self.made_of.get((rdd, generation), ()):
+            self.builder.drop(block.block)
 
     def declare_blocks(self) -> None:
         """Declare sizes and workers of all blocks that tasks have computed."""

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,8 +242,9 @@ class SparkApplication:
 
     def was_in_memory(self, block: RddPartition, when: int) -> bool:
         """Whether the block was in memory at this place of the log."""
-        before = [stored for place, stored in self.residence.get(block, ()) if place < when]
-        return bool(before) and before[-1]
+        changes = self.residence.get(block, [])
+        latest = bisect_left(changes, (when, False)) - 1
+        return latest >= 0 and changes[latest][1]
 
     def add(self, line: LogLine) -> None:
         """Process one event; those without information on blocks are ignored."""
