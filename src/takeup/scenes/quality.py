@@ -1,0 +1,163 @@
+"""Scores of exported scene models by stock diffusers pipelines: pictures, edits, edge maps and styles.
+
+All captions are held out. `score` returns one mapping of results with 95 % bootstrap intervals over pictures and
+writes it as JSON; `docs/concepts/scenes.md` quotes it.
+"""
+
+import json
+import time
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from takeup.scenes import models, world
+from takeup.scenes.judge import edge_agreement, interval, judge, judge_edit, psnr, style_share
+from takeup.scenes.render import CELL, SIDE, STYLES, edge_map, render
+from takeup.scenes.world import COLOURS, SHAPES, Scenes
+
+SEED = 4
+GUIDANCE = {"sdxl": 3.0, "flux": 3.5}
+MARGIN = 2  # pixels of an edit's mask around the place
+
+
+def score(folder: Path, family: str, number: int, device: str = "cpu", steps: int = 20) -> dict[str, Any]:
+    """Scores of a family's exported weights on `number` held-out captions; a quarter of them for add-ons."""
+    pipeline, options = models.load(family, folder).to(device), {"steps": steps, "guidance_scale": GUIDANCE[family]}
+    found: dict[str, Any] = {"family": family, "steps": steps, "captions": number}
+    start = time.perf_counter()
+    found["pictures"] = _score_pictures(pipeline, number, options)
+    found["seconds_of_pictures"] = round(time.perf_counter() - start, 1)
+    quarter = max(number // 4, 4)
+    found["edits"] = _score_edits(pipeline, family, quarter, options)
+    if (folder / f"{family}-edges").exists():
+        found["edges"] = _score_edges(pipeline, family, folder, quarter, options, device)
+    for style in STYLES:
+        if (path := models.lora_path(family, style, folder)).exists():
+            found[style] = _score_style(pipeline, path, style, quarter, options)
+    return found
+
+
+def save(found: dict[str, Any], path: Path) -> None:
+    """Write scores as JSON."""
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def paint(pipeline: Any, prompts: list[str], steps: int, seed: int = 0, **more: Any) -> Any:
+    """Pictures of prompts by a stock pipeline, [n, 3, 128, 128], each from its own seed."""
+    torch = import_module("torch")
+    more = {"guidance_scale": 3.0} | more
+    if hasattr(pipeline, "transformer"):
+        more["max_sequence_length"] = models.MAX_TOKENS
+    images = []
+    for first in range(0, len(prompts), 64):
+        part = slice(first, first + 64)
+        batch = {key: value[part] if hasattr(value, "ndim") else value for key, value in more.items()}
+        batch |= {"height": SIDE, "width": SIDE, "num_inference_steps": steps, "output_type": "pt"}
+        noise = [torch.Generator().manual_seed(seed + first + n) for n in range(len(prompts[part]))]
+        with torch.no_grad():
+            made = pipeline(prompts[part], generator=noise, **batch).images
+        images.append(made.float().clamp(0, 1).cpu().numpy())
+    return np.concatenate(images)
+
+
+# One kind of result each ------------------------------------------------------------------------------------------
+
+
+def _score_pictures(pipeline: Any, number: int, options: dict[str, Any]) -> dict[str, Any]:
+    scenes = world.sample(SEED, number, held_out=True).centred()
+    return _described(judge(paint(pipeline, world.captions(scenes), **options), scenes))
+
+
+def _described(verdict: Any) -> dict[str, Any]:
+    right = verdict.right.sum(axis=1) / verdict.present.sum(axis=1)
+    return {
+        **{name: round(value, 4) for name, value in verdict.shares().items()},
+        "right_of_a_picture": _interval(right),
+        "score_of_a_picture": _interval(verdict.scores),
+    }
+
+
+def _interval(values: Any) -> list[float]:
+    return [round(value, 4) for value in interval(values)]
+
+
+def edits(number: int, seed: int = SEED + 1) -> tuple[Scenes, Scenes, Any]:
+    """Scenes, the same scenes with another first object, and the masks [n, side, side] of its place."""
+    before = world.sample(seed, number, held_out=True, fewest=2).centred()
+    rng, shape, colour = np.random.default_rng(seed), before.shape.copy(), before.colour.copy()
+    shape[:, 0] = (shape[:, 0] + rng.integers(1, len(SHAPES), number)) % len(SHAPES)
+    colour[:, 0] = (colour[:, 0] + rng.integers(1, len(COLOURS), number)) % len(COLOURS)
+    mask = np.zeros((number, SIDE, SIDE), bool)
+    for row, place in enumerate(before.place[:, 0]):
+        x, y = (max(int(n * CELL) - MARGIN, 0) for n in (place % 3, place // 3))
+        mask[row, y : y + int(CELL) + 2 * MARGIN, x : x + int(CELL) + 2 * MARGIN] = True
+    return before, replace(before, shape=shape, colour=colour), mask
+
+
+def _score_edits(pipeline: Any, family: str, number: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Stock inpainting of rendered pictures; what lies outside the mask is then put back, as editors do."""
+    kind = {"sdxl": "StableDiffusionXLInpaintPipeline", "flux": "FluxInpaintPipeline"}[family]
+    torch, editor = import_module("torch"), getattr(import_module("diffusers"), kind)(**_parts(pipeline))
+    editor.set_progress_bar_config(disable=True)
+    old, new, mask = edits(number)
+    before = render(old)
+    inputs = {"image": torch.tensor(before).float(), "mask_image": torch.tensor(mask[:, None]).float(), "strength": 1.0}
+    after = paint(editor, world.captions(new), **options, **inputs)
+    outside = psnr(np.where(mask[:, None], before, after), before)
+    pasted = np.where(mask[:, None], after, before)
+    verdict = judge_edit(before, pasted, mask, new)
+    return {
+        **{name: round(value, 4) for name, value in verdict.shares().items()},
+        "new_of_an_edit": _interval(verdict.new),
+        "unedited_would_count": round(float(judge_edit(before, before, mask, new).new.mean()), 4),
+        "psnr_outside_before_paste_db": round(float(outside.mean()), 2),
+    }
+
+
+def _parts(pipeline: Any) -> dict[str, Any]:
+    parts = {name: part for name, part in pipeline.components.items() if part is not None}
+    return parts | ({"add_watermarker": False} if "unet" in parts else {})
+
+
+def _score_edges(
+    pipeline: Any, family: str, folder: Path, number: int, options: dict[str, Any], device: str
+) -> dict[str, Any]:
+    """Captions without shapes and sizes: only the edge map tells them."""
+    torch, diffusers = import_module("torch"), import_module("diffusers")
+    kind = {"sdxl": "StableDiffusionXLControlNetPipeline", "flux": "FluxControlNetPipeline"}[family]
+    control = models.load_controlnet(family, folder).to(device)
+    painter = getattr(diffusers, kind)(**_parts(pipeline), controlnet=control)
+    painter.set_progress_bar_config(disable=True)
+    scenes = world.sample(SEED + 2, number, held_out=True).centred()
+    told, asked = world.captions(scenes, np.random.default_rng(SEED), vague=1.0), edge_map(scenes)
+    image = {"image" if family == "sdxl" else "control_image": torch.tensor(asked).float()}
+    drawn = {"with": paint(painter, told, **options, **image), "without": paint(pipeline, told, **options)}
+    found: dict[str, Any] = {}
+    for name, images in drawn.items():
+        verdict = judge(images, scenes)
+        found[f"right_{name}"] = _interval(verdict.right.sum(axis=1) / verdict.present.sum(axis=1))
+        found[f"agreement_{name}"] = _interval(edge_agreement(images, asked))
+    return found
+
+
+def _score_style(pipeline: Any, path: Path, style: str, number: int, options: dict[str, Any]) -> dict[str, Any]:
+    scenes = world.sample(SEED + 3, number, held_out=True).centred()
+    told = world.captions(scenes)
+    plain = paint(pipeline, told, **options)
+    pipeline.load_lora_weights(str(path.parent), weight_name=path.name, adapter_name=style)
+    styled = paint(pipeline, told, **options)
+    pipeline.unload_lora_weights()
+    return {
+        "share_without": round(style_share(plain, scenes, style), 4),
+        "share_with": round(style_share(styled, scenes, style), 4),
+        "right_without": _interval(_right(plain, scenes)),
+        "right_with": _interval(_right(styled, scenes)),
+    }
+
+
+def _right(images: Any, scenes: Scenes) -> Any:
+    verdict = judge(images, scenes)
+    return verdict.right.sum(axis=1) / verdict.present.sum(axis=1)
