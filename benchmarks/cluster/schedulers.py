@@ -29,7 +29,8 @@ from benchmarks.support.dated import options_of, publish, versions
 from support.plain_scheduling_pass import PlainPass
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Grade, Job, Kind, Node, Run, State, Waiting
-from takeup.cluster.policies import POLICIES, RuleBasedScheduler
+from takeup.cluster.policies import POLICIES
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.gangs import best_victims, prices_gpu_s
 from takeup.cluster.scheduling.scheduling_pass import run_pass
 from takeup.cluster.scheduling.snapshot import from_state

@@ -37,7 +37,7 @@ def metrics(eviction: float = 0.1, wait_s: float = 100.0, lost_gpu_s: float = 10
     return Metrics(
         high_jct_s=spread(p99_s), high_jqt_s=spread(wait_s), spot_jct_s=spread(2 * wait_s), spot_jqt_s=spread(wait_s),
         allocation_rate=0.8, useful_rate=0.7, eviction_rate=eviction, evictions_per_start=eviction,
-        evictions_per_job=eviction, guarantee_kept={Grade.GUARANTEED: 0.95, Grade.OPPORTUNISTIC: 0.9},
+        evictions_per_job=eviction, promises_kept=0.95, promised_share=0.5,
         lost_gpu_s=lost_gpu_s, num_evictions=1, num_jobs=10, num_too_large=0,
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ def by_name(checks: Any) -> dict[str, Check]:
 
 
 WHAT = "delivered GPU time over FIFO's, worst hour of any seed"
-BROKEN = "low load, eviction of guaranteed spot jobs, 95 % bound, worst seed"
+BROKEN = "low load, promises broken, 95 % bound, worst seed"
 POOL_DAY_S = 16 * 86_400.0
 SHORT = EXPECTED | {"setting": EXPECTED["setting"] | {"num_history_days": 0, "num_days": 3}}
 
@@ -185,8 +185,8 @@ def test_who_evicts_at_once_is_shown_beside_who_does_not() -> None:
 
     assert list(rows)[:2] == ["fifo", "gfs"]
     evictions = {name: row["evictions"] for name, row in rows.items()}
-    assert evictions["gfs"] == evictions["kube without quota"] == evictions["slurm without quota"] == 1
-    assert evictions["fifo"] == evictions["high priority first, no evictions"] == 0
+    assert evictions["gfs"] == evictions["kube"] == evictions["slurm"] == 1
+    assert evictions["fifo"] == evictions["high_first"] == 0
     assert float(str(rows["fifo"]["high JQT"])) > float(str(rows["gfs"]["high JQT"])) == 0
     assert rows["fifo"]["days below FIFO"] == 0
 
@@ -200,11 +200,11 @@ def test_who_moves_jobs_is_shown_where_it_was_replayed() -> None:
 
 
 def test_broken_promises_are_those_of_guaranteed_jobs() -> None:
-    kept, broken = outcome().num_kept * 0, outcome().num_broken * 0
+    kept, broken = outcome().num_promises_kept * 0, outcome().num_promises_broken * 0
     for day in range(3):
         kept[0, 24 * day, Grade.GUARANTEED], broken[0, 24 * day, Grade.GUARANTEED] = 6, 2
     broken[0, 3, Grade.OPPORTUNISTIC] = 50
-    ours = draw(replace(outcome(), num_kept=kept, num_broken=broken))
+    ours = draw(replace(outcome(), num_promises_kept=kept, num_promises_broken=broken))
     check = judged([ours])[BROKEN]
 
     assert check.ours == pytest.approx(25)
@@ -228,7 +228,7 @@ def test_the_benefit_is_priced_by_what_the_paper_prints() -> None:
 
 
 def test_guaranteed_spot_jobs_are_compared_with_all_spot_jobs_of_a_baseline() -> None:
-    ours, theirs = forms._compared_quantities("gfs")["guaranteed spot eviction rate"]
+    ours, theirs = forms._compared_quantities("gfs")["promises broken, against spot eviction rate"]
 
     assert ours(metrics(eviction=0.5)) == pytest.approx(0.05)
     assert theirs(metrics(eviction=0.5)) == 0.5

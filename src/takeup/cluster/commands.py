@@ -69,10 +69,10 @@ def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
 def cluster() -> None:
     """Spot jobs on a GPU fleet, with a forecast of the capacity that can be guaranteed (GFS).
 
-    Policies: fifo fifo_strict yarn_cs chronus lyra fgd kube kueue slurm kai gfs gfs_notice gfs_promised gfs_published
-    gfs_simple_place gfs_simple_preempt gfs_published_simple_place gfs_published_simple_preempt gfs_artifact, and
-    yarn_cs, chronus, lyra and fgd as their papers say: yarn_cs_published, chronus_published, lyra_published,
-    fgd_published.
+    Policies: fifo fifo_strict high_first kube kueue kueue_strict slurm kai kube+quota slurm+quota gfs gfs_notice
+    gfs_promised gfs_published gfs_simple_place gfs_simple_preempt gfs_published_simple_place
+    gfs_published_simple_preempt gfs_artifact; yarn_cs chronus lyra fgd as the GFS paper evaluated them, and
+    yarn_cs_published chronus_published lyra_published fgd_published as their own papers say.
     Engines: embedded slurm kubernetes.
     Workloads: small a100_2296 a100_2296_low a100_2296_high v2026 v2026_served.
     """

@@ -51,10 +51,10 @@ class Evidence:
     """What is known about a pool at `now_s`. Demand is that of high-priority jobs, running and waiting, in GPUs.
 
     `hourly_demand[hour, organisation]` is the peak of each full hour since time 0; `demand_now` is the peak of the
-    current hour so far. `num_kept` and `num_broken` count completed periods of spot runs, and evictions, since the
-    previous query. `hourly_high_nodes` is the peak number of nodes with high-priority jobs in each of these hours,
-    empty where it was not counted, and `high_nodes_now` that of the current one. An array is a view that may change
-    later: copy what you keep.
+    current hour so far. `num_kept` and `num_broken` count promises whose hours are over and those that an eviction
+    broke, each once, since the previous query. `hourly_high_nodes` is the peak number of nodes with high-priority jobs
+    in each of these hours, empty where it was not counted, and `high_nodes_now` that of the current one. An array is a
+    view that may change later: copy what you keep.
     """
 
     now_s: float

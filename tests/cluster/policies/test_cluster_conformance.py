@@ -9,7 +9,8 @@ from cluster.scheduling.cluster_states import to_state
 from cluster.simulate.cluster_traces import drawn
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Job, Kind, Start, Workload
-from takeup.cluster.policies import POLICIES, RuleBasedScheduler
+from takeup.cluster.policies import POLICIES
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.counters import enqueue
 from takeup.cluster.scheduling.layout import EVICTED, LEASE_OVER, NUM_LOGGED, STARTED, JobArrays, empty_fleet
 from takeup.cluster.scheduling.scheduling_pass import run_arrival_pass, run_pass

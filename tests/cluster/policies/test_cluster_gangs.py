@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from cluster.scheduling.cluster_states import draw_state
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Job, Kind, Node, Run, Start, State, Waiting
-from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
+from takeup.cluster.policies import POLICIES, find_policy
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.gangs import best_victims, corrected_pass, prices_gpu_s, state_after
 
 GFS = POLICIES["gfs"]

@@ -7,7 +7,8 @@ import pytest
 from cluster.simulate.cluster_traces import HIGH, SPOT, workload
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Job, Kind, Node, Run, Start, State, Waiting
-from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
+from takeup.cluster.policies import POLICIES, find_policy
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.simulate import replay
 
 NOW_S, HOUR_S = 100_000.0, 3600.0
@@ -36,7 +37,7 @@ def test_a_job_waits_before_it_stops_a_far_wider_gang_and_says_so(is_exact: bool
     assert not starts(decisions)
     assert not any(isinstance(it, Evict) for it in decisions)
     assert hold.job_id == "job"
-    assert "for 4 h it stops nobody" in hold.reason
+    assert "for 4 h it evicts no job" in hold.reason
 
 
 def test_it_does_not_wait_for_longer_than_its_patience() -> None:

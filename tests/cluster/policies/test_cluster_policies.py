@@ -25,8 +25,8 @@ from takeup.cluster.model import (
     State,
     Waiting,
 )
-from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
-from takeup.cluster.policies.rule_based import PoolHistory
+from takeup.cluster.policies import POLICIES, find_policy
+from takeup.cluster.policies.rule_based import PoolHistory, RuleBasedScheduler
 from takeup.cluster.scheduling.rules import SchedulerRules
 from takeup.cluster.simulate import replay
 from takeup.errors import UnknownName
@@ -122,6 +122,18 @@ def test_the_memory_holds_the_most_demand_of_each_hour_and_counts_promises() -> 
     assert (evidence.num_kept, evidence.num_broken) == (1, 1)
     assert (evidence.capacity_gpus, evidence.idle_gpus, evidence.guaranteed_gpus, evidence.idle_nodes) == (16, 14, 2, 1)
     assert memory.evidence(later, "a100").num_kept == 0
+
+
+def test_a_promise_is_counted_once_and_not_after_its_hours() -> None:
+    memory = PoolHistory(0.0)
+    spot = run(job("s", SPOT, 2), "n0", grade=Grade.GUARANTEED)
+    for now_s in (0, 3700, 7400):
+        memory.look(State(now_s, NODES, (spot,), ()), "a100")
+    memory.look(State(9000, NODES, (), (), evictions=(Eviction("s", 8000, ("n0",)),)), "a100")
+
+    evidence = memory.evidence(State(9000, NODES, (), ()), "a100")
+
+    assert (evidence.num_kept, evidence.num_broken) == (1, 0)
 
 
 def test_the_memory_counts_the_nodes_on_which_high_priority_jobs_sit_hour_by_hour() -> None:

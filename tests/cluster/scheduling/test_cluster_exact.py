@@ -8,7 +8,7 @@ import pytest
 
 from cluster.scheduling.cluster_states import draw_state
 from takeup.cluster.model import Evict, Grade, Job, Kind, Run, State, Waiting
-from takeup.cluster.policies import RuleBasedScheduler
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.gangs import GangPlan, best_victims, is_promised, price_gpu_s
 from takeup.cluster.scheduling.rules import CHEAPEST, SchedulerRules
 

@@ -8,7 +8,7 @@ import pytest
 from cluster.scheduling.cluster_states import to_state
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Decision, Evict, Eviction, Grade, Job, Kind, Node, Run, Start, State, Waiting
-from takeup.cluster.policies import RuleBasedScheduler
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.layout import JobArrays, empty_fleet
 from takeup.cluster.scheduling.placement import update_calmness
 from takeup.cluster.scheduling.rules import (

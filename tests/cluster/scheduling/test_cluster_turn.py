@@ -12,7 +12,8 @@ from cluster.scheduling.cluster_states import draw_state
 from support.plain_scheduling_pass import PlainPass
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Start, State
-from takeup.cluster.policies import POLICIES, RuleBasedScheduler
+from takeup.cluster.policies import POLICIES
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.rules import SchedulerRules
 
 PLAIN = [name for name in POLICIES if not POLICIES[name].lease_s and not POLICIES[name].notice_s]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, workload
 from takeup.cluster.contract import Evidence, StaticQuota
 from takeup.cluster.model import Grade, Kind, Quota
-from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
+from takeup.cluster.policies import POLICIES, find_policy
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.outcome import ShareEstimate
 from takeup.cluster.scheduling.rules import CHEAPEST, TRY_SMALLER, SchedulerRules
 from takeup.cluster.simulate import ReplayPrefix, replay
@@ -263,7 +264,42 @@ def test_useful_time_leaves_out_what_was_thrown_away() -> None:
     jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 4000, 1000))
     outcome = replay(jobs, RuleBasedScheduler("mine", PREEMPTS), to_s=3 * 3600)
 
-    assert outcome.useful_gpu_s.sum() == 8 * (3600 + 1040 + 3640)
+    assert outcome.useful_gpu_s.sum() == 8 * (3600 + 1000 + 3600)  # neither the lost 400 s nor two restarts of 40 s
+    assert outcome.useful_gpu_s[0, 0].tolist() == [0, 0, 8 * 3600]
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "gfs_artifact"])
+def test_in_the_end_all_work_was_useful_once_under_every_scheduler(name: str) -> None:
+    """Evictions, leases, notices and restarts change how long it takes, never how much work there is."""
+    jobs = drawn(7)
+    outcome = replay(jobs, find_policy(name, StaticQuota(0.3)))
+    done = outcome.fits & np.isfinite(outcome.end_s)
+
+    work = (jobs.job_duration_s * jobs.job_gpus * jobs.job_workers)[done].sum()
+    assert outcome.useful_gpu_s.sum() == pytest.approx(work)
+    assert outcome.useful_gpu_s.sum() <= outcome.allocated_gpu_s.sum() + 1e-6
+
+
+def test_a_promise_counts_once_and_an_eviction_after_its_hour_breaks_nothing() -> None:
+    late, early = (
+        replay(
+            workload((SPOT, 8, 0, 36_000), (HIGH, 8, when_s, 100)),
+            find_policy("gfs_promised", StaticQuota(1.0)),
+            to_s=12 * 3600,
+        ).metrics()
+        for when_s in (9000, 1800)
+    )
+
+    assert (late.num_evictions, late.promises_kept) == (1, 1.0)
+    assert early.num_evictions == 1
+    assert early.promises_kept == pytest.approx(1 / 2)  # broken, then kept by its second run
+
+
+def test_a_job_that_ends_within_its_promise_keeps_it() -> None:
+    outcome = replay(workload((SPOT, 8, 0, 600)), find_policy("gfs_promised", StaticQuota(1.0)))
+
+    assert (outcome.num_promises_kept.sum(), outcome.num_promises_broken.sum()) == (1, 0)
+    assert outcome.metrics().promised_share == 1.0
 
 
 def test_days_are_shares_of_what_all_nodes_have() -> None:
@@ -277,10 +313,10 @@ def test_days_are_shares_of_what_all_nodes_have() -> None:
 def test_broken_promises_have_an_interval_that_days_make_wide() -> None:
     jobs = [(SPOT, 1.0, 1000.0 * i, 500.0) for i in range(86 * 6)] + [(HIGH, 8.0, 6 * 86_400.0, 1.0)]
     outcome = replay(workload(*jobs), find_policy("gfs"))
-    even, uneven = np.zeros_like(outcome.num_broken), np.zeros_like(outcome.num_broken)
+    even, uneven = np.zeros_like(outcome.num_promises_broken), np.zeros_like(outcome.num_promises_broken)
     even[0, ::24, Grade.GUARANTEED] = 8
     uneven[0, 0, Grade.GUARANTEED] = 8 * len(even[0, ::24])
-    few, many = (replace(outcome, num_broken=table).broken() for table in (even, uneven))
+    few, many = (replace(outcome, num_promises_broken=table).broken() for table in (even, uneven))
 
     assert outcome.broken() == ShareEstimate(0.0, 0.0, 0.0)
     assert few.mean == pytest.approx(many.mean)

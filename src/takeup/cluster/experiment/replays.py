@@ -20,7 +20,8 @@ from takeup.cluster.experiment.scenario import (
 from takeup.cluster.forecast import make_forecaster
 from takeup.cluster.forecast.forecaster import Scope
 from takeup.cluster.model import Grade, Kind, Offer, Quota, Workload
-from takeup.cluster.policies import RuleBasedScheduler, find_policy
+from takeup.cluster.policies import find_policy
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.quota.allocator import Goal, SpotPromise, SpotQuota, forecast_by
 from takeup.cluster.report.benefit import GpuPrices, benefit_of, benefit_series, benefit_table, days_table
 from takeup.cluster.report.forecasts import (

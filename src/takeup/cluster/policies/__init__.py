@@ -1,6 +1,7 @@
 """All schedulers by name. To add one: its rules in a file here, a line below, a test, a row in the domain's README.
 
-A plain name is a scheduler as the GFS evaluation ran it; `..._published` is what its own paper says.
+`yarn_cs`, `chronus`, `lyra` and `fgd` are as the GFS evaluation ran them, and `..._published` as their own papers say.
+Stock systems are at their defaults, without a quota; `...+quota` adds ours.
 """
 
 from takeup.cluster.contract import NoQuota, QuotaSource
@@ -20,10 +21,14 @@ POLICIES: dict[str, SchedulerRules] = {
     "lyra_published": baselines.LYRA_PUBLISHED,
     "fgd": baselines.FGD,
     "fgd_published": baselines.FGD_PUBLISHED,
+    "high_first": baselines.HIGH_FIRST,
     "kube": baselines.KUBE,
-    "kueue": baselines.KUEUE,
-    "slurm": baselines.SLURM,
-    "kai": baselines.KAI,
+    "kueue": baselines.LAST_ADMITTED,
+    "kueue_strict": baselines.KUEUE_STRICT,
+    "slurm": baselines.LAST_ADMITTED,
+    "kai": baselines.LAST_ADMITTED,
+    "kube+quota": baselines.KUBE_QUOTA,
+    "slurm+quota": baselines.SLURM_QUOTA,
     "gfs": gfs.GFS,
     "gfs_notice": gfs.GFS_NOTICE,
     "gfs_promised": gfs.GFS_PROMISED,

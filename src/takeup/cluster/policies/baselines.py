@@ -69,17 +69,17 @@ FGD_PUBLISHED = FGD._replace(
 )
 
 
-# What stock systems do today when a high-priority job does not fit ----------------------------------------------------
+# Stock systems at their defaults when a high-priority job does not fit: none of them has a quota for spot jobs --------
 #
 # `KUBE`: kube-scheduler's default preemption: the node with the fewest victims, then the one whose victims started
-# last;
-# the longest-running job is spared first. `KUEUE`: the last admitted job is evicted first, until the job fits; then
-# victims that are not needed are spared. `SLURM`: preempt/qos with the youngest first. `KAI`: the same, but a job is
-# protected in its first minutes.
+# last; the longest-running job is spared first. `LAST_ADMITTED`: the last admitted job is evicted first, until the job
+# fits; then victims that are not needed are spared. In one pool with one queue for each kind of jobs that is what Kueue
+# (BestEffortFIFO), Slurm (preempt/qos, youngest_first) and KAI (minRuntime 0) do. `KUEUE_STRICT` is Kueue's StrictFIFO.
+# The same with a quota are comparisons of ours. `HIGH_FIRST` serves high-priority jobs first and evicts no job.
 
-KUBE = SchedulerRules(
-    high_failure=rules.TRY_SMALLER, spot_failure=rules.TRY_SMALLER, victims=rules.FEWEST, uses_quota=True
-)
-KUEUE = SchedulerRules(victims=rules.NEWEST, uses_quota=True)
-SLURM = KUBE._replace(victims=rules.NEWEST)
-KAI = SLURM._replace(min_runtime_s=600.0)
+KUBE = SchedulerRules(high_failure=rules.TRY_SMALLER, spot_failure=rules.TRY_SMALLER, victims=rules.FEWEST)
+LAST_ADMITTED = KUBE._replace(victims=rules.NEWEST)
+KUEUE_STRICT = SchedulerRules(victims=rules.NEWEST)
+KUBE_QUOTA = KUBE._replace(uses_quota=True)
+SLURM_QUOTA = LAST_ADMITTED._replace(uses_quota=True)
+HIGH_FIRST = KUBE._replace(victims=rules.NOBODY)

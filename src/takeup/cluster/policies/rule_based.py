@@ -64,14 +64,15 @@ class PoolHistory:
 
     def _count_promises(self, state: State, pool: str) -> None:
         runs = {run.job.id: run for run in state.runs if run.job.pool == pool and run.grade == Grade.GUARANTEED}
-        evicted = {eviction.job_id for eviction in state.evictions if eviction.when_s > self.looked_s}
+        evicted = {it.job_id: it.when_s for it in state.evictions if it.when_s > self.looked_s}
         for name, run in self.promised.items():
-            if name in evicted:
+            end_s = run.start_s + HOUR_S * run.job.guarantee_h
+            if end_s <= self.looked_s:
+                continue  # counted when its hours were over
+            if name in evicted and evicted[name] < end_s:
                 self.num_broken += 1
-            elif name not in runs or runs[name].start_s != run.start_s:
-                self.num_kept += 1  # it is done
-            else:
-                self.num_kept += _periods(run, state.now_s) - _periods(run, self.looked_s)
+            elif name not in runs or runs[name].start_s != run.start_s or state.now_s >= end_s:
+                self.num_kept += 1
         self.promised = runs
 
     def evidence(self, state: State, pool: str) -> Evidence:
@@ -119,10 +120,6 @@ def num_high_nodes(state: State, pool: str) -> int:
     """Number of nodes with high-priority jobs: none of them is whole for other jobs."""
     runs = (run for run in state.runs if run.job.pool == pool and run.job.kind == Kind.HIGH)
     return len({name for run in runs for name in run.nodes})
-
-
-def _periods(run: Run, now_s: float) -> int:
-    return int(max(0.0, now_s - run.start_s) // HOUR_S)
 
 
 # A scheduler made of rules: it processes a state pool by pool, and decides what the rules say -------------------------

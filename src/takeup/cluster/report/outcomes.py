@@ -20,7 +20,7 @@ SCHEDULER_COLUMNS = (
     Column("evictions per start", "%", 2),
     Column("evictions per job", "", 3),
     Column("promises kept", "%", 2),
-    Column("kept without promise", "%", 2),
+    Column("spot time promised", "%", 2),
     Column("allocation", "%", 2),
     Column("useful GPU time", "%", 2),
     Column("lost", "GPU-h", 1),
@@ -45,7 +45,8 @@ POOL_COLUMNS = (
 )
 EVICTION_NOTE = (
     "per period: evictions / (evictions + periods of an hour that spot runs lasted or ended in); per start: / runs "
-    "of spot jobs; per job: / spot jobs"
+    "of spot jobs; per job: / spot jobs; a promise is kept if its run was not evicted within the hours promised; "
+    "useful: work that is never done again, without overheads"
 )
 
 
@@ -61,8 +62,8 @@ def _scheduler_row(name: str, metrics: Metrics) -> tuple[Cell, ...]:
         100 * metrics.eviction_rate,
         100 * metrics.evictions_per_start,
         metrics.evictions_per_job,
-        100 * metrics.guarantee_kept[Grade.GUARANTEED],
-        100 * metrics.guarantee_kept[Grade.OPPORTUNISTIC],
+        100 * metrics.promises_kept,
+        100 * metrics.promised_share,
         100 * metrics.allocation_rate,
         100 * metrics.useful_rate,
         metrics.lost_gpu_s / HOUR_S,

@@ -39,7 +39,8 @@ class Metrics:
     """A window of a replay in numbers. Rates are shares of one; a rate of nothing is 0.
 
     JCT is the time from submission to the end, JQT the time spent waiting, before the first run and after evictions.
-    Useful GPU-time is that of high-priority jobs and of spot runs up to their last kept period.
+    Useful GPU-time is work that is never done again; restart overhead and lost work do not count. A promise is kept if
+    the run was not evicted within its hours, and counts once. `promised_share` is that of spot GPU-time.
     """
 
     high_jct_s: DurationSummary
@@ -51,7 +52,8 @@ class Metrics:
     eviction_rate: float
     evictions_per_start: float
     evictions_per_job: float
-    guarantee_kept: dict[Grade, float]
+    promises_kept: float
+    promised_share: float
     lost_gpu_s: float
     num_evictions: int
     num_jobs: int
@@ -89,6 +91,8 @@ class Outcome:
     num_starts: Ints
     num_kept: Ints
     num_broken: Ints
+    num_promises_kept: Ints
+    num_promises_broken: Ints
     demand_gpus: Floats
     quota_gpus: Floats
     num_turns: int
@@ -109,7 +113,10 @@ class Outcome:
         done = in_window & self.fits
         spot = done & (self.kind == Kind.SPOT)
         high, jct_s = done & (self.kind == Kind.HIGH), self.end_s - self.submit_s
-        grades = (Grade.GUARANTEED, Grade.OPPORTUNISTIC)
+        promises = (
+            table[chosen, hours, Grade.GUARANTEED].sum() for table in (self.num_promises_kept, self.num_promises_broken)
+        )
+        by_grade = self.allocated_gpu_s[chosen, hours].sum(axis=(0, 1))
         return Metrics(
             high_jct_s=summarise_durations(jct_s[high]),
             high_jqt_s=summarise_durations(self.queued_s[high]),
@@ -120,7 +127,8 @@ class Outcome:
             eviction_rate=_rate(num_broken.sum(), num_broken.sum() + num_kept.sum()),
             evictions_per_start=_rate(num_broken.sum(), num_starts[Grade.GUARANTEED :].sum()),
             evictions_per_job=_rate(self.num_evictions[spot].sum(), spot.sum()),
-            guarantee_kept={grade: _kept(num_kept[grade], num_broken[grade]) for grade in grades},
+            promises_kept=_kept(*promises),
+            promised_share=_rate(by_grade[Grade.GUARANTEED], by_grade[Grade.GUARANTEED :].sum()),
             lost_gpu_s=float(self.wasted_gpu_s[chosen, hours].sum()),
             num_evictions=int(num_broken.sum()),
             num_jobs=int(in_window.sum()),
@@ -139,13 +147,14 @@ class Outcome:
         hours = self.allocated_gpu_s.sum(axis=(0, 2))[: int(self.to_s // 3600)]
         return np.asarray(np.cumsum(hours) / 3600.0)
 
-    def broken(self, grade: Grade = Grade.GUARANTEED) -> ShareEstimate:
-        """How many periods of a grade ended in an eviction, in the window.
+    def broken(self) -> ShareEstimate:
+        """The share of promises broken in the window.
 
-        Evictions come together, so days, not periods, are what varies by chance.
+        Evictions come together, so days, not promises, are what varies by chance.
         """
         hours = slice(int(self.from_s // 3600), max(int(self.from_s // 3600) + 1, int(self.to_s // 3600)))
-        broken, kept = (table[:, hours, grade].sum(axis=0) for table in (self.num_broken, self.num_kept))
+        tables = (self.num_promises_broken, self.num_promises_kept)
+        broken, kept = (table[:, hours, Grade.GUARANTEED].sum(axis=0) for table in tables)
         return _share_of(_by_day(broken), _by_day(broken + kept))
 
 

@@ -91,12 +91,16 @@ def pop(agenda: EventQueue) -> tuple[int, int, int]:
 
 # Numba kernels: what happened in a replay. The true durations live here, where no scheduler looks ---------------------
 #
-# How it works. `done_s` is the work that a job can never lose again; a run adds to it from `start + overhead` on. Work
-# is saved whenever the total reaches a multiple of the job's checkpoint interval, so intervals continue across
-# restarts.
+# How it works. Useful time is work that is never done again, without overheads: all allocated time less what a run
+# spent on its restart and lost at its end. `done_s` is the work that a job can never lose again; a run adds to it from
+# `start + overhead` on. Work is saved whenever the total reaches a multiple of the job's checkpoint interval, so
+# intervals continue across restarts.
 
-FINISH, PERIOD, LEAVE = range(3)  # what is on the agenda
-NUM_STARTS, NUM_KEPT, NUM_BROKEN = range(3)  # columns of `counts`, for each hour and grade
+TINY_S = 1e-6
+FINISH, PERIOD, LEAVE, PROMISE = range(4)  # what is on the agenda
+NUM_STARTS, NUM_KEPT, NUM_BROKEN, NUM_PROMISES_KEPT, NUM_PROMISES_BROKEN = range(
+    5
+)  # columns of `counts`, by hour and grade
 ALLOCATED, USEFUL, LOST = range(3)  # columns of `gpu_s`, for each hour and grade
 NEXT_JOB, FIRST_EVICTION, NUM_EVICTIONS, CHANGED, PROMISES_KEPT, PROMISES_BROKEN, NEWCOMER = range(
     7
@@ -113,7 +117,6 @@ class ReplayRecord(NamedTuple):
     first_start_s: Floats
     end_s: Floats
     lost_gpu_s: Floats
-    period_from_s: Floats
     run: Ints
     leased: Ints
     counts: Ints
@@ -128,14 +131,14 @@ class ReplayRecord(NamedTuple):
 def empty_record(duration_s: Floats, num_hours: int, num_organisations: int, most_evictions: int) -> ReplayRecord:
     """Nothing has happened yet."""
     num_jobs = len(duration_s)
-    done, overhead, queued, lost, period = np.zeros((5, num_jobs))
+    done, overhead, queued, lost = np.zeros((4, num_jobs))
     first_start, end = np.full((2, num_jobs), np.nan)
     run, leased = np.zeros((2, num_jobs), np.int64)
-    counts, gpu_s = np.zeros((num_hours, 3, 3), np.int64), np.zeros((num_hours, 3, 3))
+    counts, gpu_s = np.zeros((num_hours, 3, 5), np.int64), np.zeros((num_hours, 3, 3))
     demand, demand_now = np.zeros((num_hours, num_organisations)), np.zeros(num_organisations)
     evicted_s, evicted_node = np.zeros(most_evictions), np.zeros(most_evictions, np.int64)
     return ReplayRecord(
-        duration_s, done, overhead, queued, first_start, end, lost, period, run, leased, counts, gpu_s, demand,
+        duration_s, done, overhead, queued, first_start, end, lost, run, leased, counts, gpu_s, demand,
         demand_now, evicted_s, evicted_node, np.array([0, 0, 0, 0, 0, 0, -1]),
     )  # fmt: skip
 
@@ -155,8 +158,7 @@ def account(fleet: Fleet, story: ReplayRecord, from_s: float, to_s: float) -> No
         for grade in range(3):
             amount = (until_s - from_s) * fleet.totals[layout.RUNNING_MILLI + grade] / 1000.0
             story.gpu_s[hour, grade, ALLOCATED] += amount
-            if grade == 0:
-                story.gpu_s[hour, grade, USEFUL] += amount
+            story.gpu_s[hour, grade, USEFUL] += amount
         from_s = until_s
         hour += 1
         if hour <= last:
@@ -167,8 +169,34 @@ def account(fleet: Fleet, story: ReplayRecord, from_s: float, to_s: float) -> No
 def count_period(story: ReplayRecord, grade: int, now_s: float, column: int) -> None:
     """A spot run lasted for a period, or was evicted before."""
     story.counts[hour_of(story, now_s), grade, column] += 1
-    if grade == 1:
-        story.ticks[PROMISES_KEPT if column == NUM_KEPT else PROMISES_BROKEN] += 1
+
+
+@inner
+def _count_promise(story: ReplayRecord, now_s: float, is_kept: bool) -> None:
+    """A promise was kept or broken; each run of a guaranteed job counts once, until its hours are over."""
+    column = NUM_PROMISES_KEPT if is_kept else NUM_PROMISES_BROKEN
+    story.counts[hour_of(story, now_s), 1, column] += 1
+    story.ticks[PROMISES_KEPT if is_kept else PROMISES_BROKEN] += 1
+
+
+@inner
+def _end_run(
+    fleet: Fleet, story: ReplayRecord, job: int, grade: int, now_s: float, ran_s: float, lost_s: float
+) -> None:
+    """Take overhead and lost work of a run that ended now out of the useful time of the hours in which they fell."""
+    num_gpus, start_s = fleet.jobs[job].milli * fleet.jobs[job].workers / 1000.0, now_s - ran_s
+    _waste(story, grade, start_s, min(now_s, start_s + story.overhead_s[job]), num_gpus)
+    _waste(story, grade, now_s - lost_s, now_s, num_gpus)
+
+
+@inner
+def _waste(story: ReplayRecord, grade: int, from_s: float, to_s: float, num_gpus: float) -> None:
+    last = len(story.counts) - 1
+    while from_s < to_s:
+        hour = hour_of(story, from_s)
+        until_s = to_s if hour == last else min(to_s, (hour + 1) * 3600.0)
+        story.gpu_s[hour, grade, USEFUL] -= (until_s - from_s) * num_gpus
+        from_s = until_s
 
 
 @inner
@@ -193,6 +221,7 @@ def read_log(fleet: Fleet, story: ReplayRecord, agenda: EventQueue, now_s: float
             _lose(fleet, story, line.job, line.grade, now_s, line.ran_s)
         elif line.what == layout.LEASE_OVER:
             save(story, line.job, line.ran_s)
+            _end_run(fleet, story, line.job, line.grade, now_s, line.ran_s, 0.0)
             story.leased[line.job] = 1
         elif line.what == layout.NOTICED:
             push(agenda, now_s + line.ran_s, LEAVE, line.job, story.run[line.job])
@@ -218,6 +247,9 @@ def _lose(fleet: Fleet, story: ReplayRecord, job: int, grade: int, now_s: float,
     story.lost_gpu_s[job] += lost
     story.gpu_s[hour_of(story, now_s), grade, LOST] += lost
     count_period(story, grade, now_s, NUM_BROKEN)
+    _end_run(fleet, story, job, grade, now_s, ran_s, progress_s - saved_s)
+    if grade == 1 and ran_s < 3600.0 * it.guarantee_h - TINY_S:
+        _count_promise(story, now_s, False)
 
 
 @inner
@@ -240,13 +272,14 @@ def _begin(
     story.leased[job] = 0
     story.overhead_s[job] = overhead_s
     story.run[job] += 1
-    story.period_from_s[job] = now_s
     works_from_s = now_s + overhead_s - story.done_s[job]
     if np.isfinite(it.checkpoint_s):
         it.first_save_s = works_from_s + (np.floor(story.done_s[job] / it.checkpoint_s) + 1) * it.checkpoint_s
     push(agenda, works_from_s + story.duration_s[job], FINISH, job, story.run[job])
     if it.kind == 1:
         push(agenda, now_s + rules.period_s, PERIOD, job, story.run[job])
+    if it.grade == 1:
+        push(agenda, now_s + 3600.0 * it.guarantee_h, PROMISE, job, story.run[job])
 
 
 # Event loop of one pool: arrivals, ends, kept periods, evictions after notice, and ticks ------------------------------
@@ -349,32 +382,39 @@ def _handle_event(
 ) -> None:
     it = fleet.jobs[job]
     if what == FINISH:
-        _keep_period(fleet, story, job, now_s)
+        if it.kind == 1:
+            count_period(story, it.grade, now_s, NUM_KEPT)
+        if it.grade == 1 and now_s <= it.start_s + 3600.0 * it.guarantee_h:
+            _count_promise(story, now_s, True)
+        _end_run(fleet, story, job, it.grade, now_s, now_s - it.start_s, 0.0)
         release_nodes(fleet, job)
         story.end_s[job] = now_s
         story.done_s[job] = story.duration_s[job]
         _change_demand(fleet, story, job, now_s, -1.0)
         story.ticks[CHANGED] = 1
     elif what == PERIOD:
-        _keep_period(fleet, story, job, now_s)
+        count_period(story, it.grade, now_s, NUM_KEPT)
         push(agenda, now_s + rules.period_s, PERIOD, job, story.run[job])
+    elif what == PROMISE:
+        _count_promise(story, now_s, True)
     elif what == LEAVE:
-        save(story, job, now_s - it.start_s)
-        count_period(story, it.grade, now_s, NUM_BROKEN)
-        fleet.totals[layout.NUM_LEFT] = 0
-        evict(fleet, job, it.leaving_for, now_s, 0.0, rules)
-        _remember_evictions(fleet, story, now_s)
-        story.ticks[CHANGED] = 1
+        _leave(fleet, story, job, now_s, rules)
 
 
 @inner
-def _keep_period(fleet: Fleet, story: ReplayRecord, job: int, now_s: float) -> None:
+def _leave(fleet: Fleet, story: ReplayRecord, job: int, now_s: float, rules: SchedulerRules) -> None:
+    """Evict a job that has saved its work, at the end of its notice."""
     it = fleet.jobs[job]
-    if it.kind == 1:
-        useful_gpu_s = (now_s - story.period_from_s[job]) * it.milli * it.workers / 1000.0
-        story.gpu_s[hour_of(story, now_s), it.grade, USEFUL] += useful_gpu_s
-        count_period(story, it.grade, now_s, NUM_KEPT)
-        story.period_from_s[job] = now_s
+    ran_s = now_s - it.start_s
+    save(story, job, ran_s)
+    _end_run(fleet, story, job, it.grade, now_s, ran_s, 0.0)
+    count_period(story, it.grade, now_s, NUM_BROKEN)
+    if it.grade == 1 and ran_s < 3600.0 * it.guarantee_h - TINY_S:
+        _count_promise(story, now_s, False)
+    fleet.totals[layout.NUM_LEFT] = 0
+    evict(fleet, job, it.leaving_for, now_s, 0.0, rules)
+    _remember_evictions(fleet, story, now_s)
+    story.ticks[CHANGED] = 1
 
 
 @inner

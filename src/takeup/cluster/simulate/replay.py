@@ -316,4 +316,7 @@ def _outcome(
     )  # fmt: skip
 
 
-_COUNTS = {"num_starts": events.NUM_STARTS, "num_kept": events.NUM_KEPT, "num_broken": events.NUM_BROKEN}
+_COUNTS = {
+    "num_starts": events.NUM_STARTS, "num_kept": events.NUM_KEPT, "num_broken": events.NUM_BROKEN,
+    "num_promises_kept": events.NUM_PROMISES_KEPT, "num_promises_broken": events.NUM_PROMISES_BROKEN,
+}  # fmt: skip

@@ -107,7 +107,7 @@ def _ablation_metrics(outcome: Outcome) -> AblationMetrics:
         eviction_percent=100 * metrics.eviction_rate,
         lost_gpu_h=metrics.lost_gpu_s / HOUR_S,
         unpromised_percent=100 * float(by_grade[Grade.OPPORTUNISTIC]) / spot_gpu_s if spot_gpu_s else 0.0,
-        broken_percent=100 * (1 - metrics.guarantee_kept[Grade.GUARANTEED]),
+        broken_percent=100 * (1 - metrics.promises_kept),
         allocation_percent=100 * metrics.allocation_rate,
     )
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from takeup.cluster.experiment.scenario import select_jobs
 from takeup.cluster.model import Grade, Kind, Workload
-from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
+from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.policies.baselines import FIFO
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.quota.allocator import HourlyDemand, SpotQuota, forecast_by
 from takeup.cluster.report.outcomes import classes_table, eviction_bars, schedulers_table, usage_bars, wait_bars
 from takeup.cluster.scheduling.outcome import Metrics, Outcome
@@ -283,7 +284,7 @@ def spot_work_table(loads: Sequence[SpotLoad]) -> Table:
         Column("load"), Column("scheduler"), Column("useful", "GPU-h", 0), Column("evictions"),
         Column("evictions for 1,000 useful GPU-h", "", 2), Column("lost for 1,000 useful GPU-h", "GPU-h", 1),
     )  # fmt: skip
-    note = "useful: GPU time of spot runs up to their last kept period, of five minutes for chronus, an hour for others"
+    note = "useful: GPU time of spot runs whose work is never done again, without restart overhead"
     return Table("Spot work and its evictions", columns, tuple(rows), note)
 
 
@@ -300,12 +301,12 @@ def _spot_row(outcome: Outcome, grades: slice) -> tuple[Cell, ...]:
 def _compared_quantities(policy: str) -> dict[str, tuple[Quantity, Quantity]]:
     """The compared values, ours and theirs; baselines have one grade of spot jobs."""
     rate = QUANTITIES["spot eviction rate"]
-    guaranteed = {"guaranteed spot eviction rate": (_broken_share, rate)} if policy == "gfs" else {}
+    guaranteed = {"promises broken, against spot eviction rate": (_broken_share, rate)} if policy == "gfs" else {}
     return {name: (of, of) for name, of in QUANTITIES.items()} | guaranteed
 
 
 def _broken_share(metrics: Metrics) -> float:
-    return 1 - metrics.guarantee_kept[Grade.GUARANTEED]
+    return 1 - metrics.promises_kept
 
 
 def _form_reduction_percent(load: SpotLoad, names: Sequence[str], ours: float, of_theirs: Quantity) -> float:

@@ -739,7 +739,7 @@ def test_a_job_that_its_owner_held_after_its_release_stays_held() -> None:
         ({"partition": "small", "required_nodes": "n0,n1"}, {"n0"}),
     ],
 )
-def test_a_job_waits_for_the_nodes_that_slurm_would_give_it(fields: dict[str, str], nodes: set[str] | None) -> None:
+def test_a_job_waits_for_the_nodes_that_slurm_would_give_it(fields: dict[str, Any], nodes: set[str] | None) -> None:
     fake = FakeSlurm(partitions={"n0": ["small", "all"]}, features={"n1": "ib", "n2": "ib,fast", "n3": "old"})
     fake.submit("hp", 8, **fields)
 
@@ -749,7 +749,7 @@ def test_a_job_waits_for_the_nodes_that_slurm_would_give_it(fields: dict[str, st
 
 
 @pytest.mark.parametrize("fields", [{"features": "[ib*2]"}, {"partition": "other"}, {"resv_name": "maintenance"}])
-def test_a_job_that_no_node_can_take_is_left_alone(fields: dict[str, str]) -> None:
+def test_a_job_that_no_node_can_take_is_left_alone(fields: dict[str, Any]) -> None:
     fake = FakeSlurm(partitions={f"n{number}": ["all"] for number in range(4)})
     fake.submit("hp", 8, **fields)
 
@@ -782,7 +782,7 @@ def test_the_nodes_that_an_owner_named_hold_after_an_eviction() -> None:
 
     (wait,) = engine.observe().waiting
 
-    assert wait.job.only_nodes == {"n1", "n2"}
+    assert wait.job.only_nodes == frozenset({"n1", "n2"})
     with pytest.raises(BadInput, match="cannot run on n3"):
         engine.apply(start(job, "n3"))
 

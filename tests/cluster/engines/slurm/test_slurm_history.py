@@ -51,6 +51,26 @@ def test_the_runs_of_an_evicted_job_are_one_job() -> None:
     assert workload.job_submit_s[0] == first["time"]["submission"] - BEGIN_S
 
 
+def test_of_a_run_that_began_before_the_window_only_what_lies_inside_counts() -> None:
+    row = recorded(82)[0]
+    long_s = {**row["time"], "start": BEGIN_S - 86_400, "submission": BEGIN_S - 90_000, "elapsed": 86_400 + 180}
+    gone_s = {**row["time"], "start": BEGIN_S - 500, "submission": BEGIN_S - 600, "elapsed": 400}
+
+    workload, skipped = past_workload(
+        [{**row, "time": long_s}, {**row, "job_id": 1001, "time": gone_s}], NODES, QosClasses(), BEGIN_S
+    )
+
+    assert (workload.job_submit_s.tolist(), workload.job_duration_s.tolist()) == ([0], [180])
+    assert skipped == {"never ran": 1}
+
+
+@pytest.mark.parametrize("odd", [{"time": [1]}, {"tres": "gpu"}, {"tres": {"allocated": [3]}}, {"comment": 7}])
+def test_a_row_with_an_odd_type_is_left_out_and_counted(odd: dict[str, Any]) -> None:
+    workload, skipped = past_workload([{**recorded(82)[0], **odd}], NODES, QosClasses(), BEGIN_S)
+
+    assert (workload.num_jobs, skipped) == (0, {"malformed": 1})
+
+
 def test_rows_that_cannot_be_replayed_are_counted_by_reason() -> None:
     no_gpus = {**recorded(82)[0], "job_id": 1000, "tres": {"allocated": []}}
 

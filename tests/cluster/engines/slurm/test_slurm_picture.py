@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from takeup.cluster.engines.slurm.journal import Notice, SlurmLedger
-from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus, NodeRow
-from takeup.cluster.engines.slurm.snapshot import ClusterSnapshot, QosClasses, build_state
+from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus, NodeRow, QosClasses
+from takeup.cluster.engines.slurm.snapshot import ClusterSnapshot, build_state
 from takeup.cluster.model import Grade
 
 NODES = {

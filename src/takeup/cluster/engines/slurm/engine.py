@@ -32,12 +32,13 @@ from takeup.cluster.engines.slurm.rows import (
     JobRow,
     JobStatus,
     NodeRow,
+    QosClasses,
     past_workload,
     read_job,
     read_node,
     read_remarks,
 )
-from takeup.cluster.engines.slurm.snapshot import ClusterSnapshot, QosClasses, build_state, named_nodes
+from takeup.cluster.engines.slurm.snapshot import ClusterSnapshot, build_state, named_nodes
 from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State, Workload
 from takeup.core.clock import Clock
 from takeup.core.control import ApplyOutcome, ControlLoop

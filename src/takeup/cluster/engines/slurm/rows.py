@@ -344,7 +344,11 @@ def past_workload(
     skipped: Counter[str] = Counter()
     jobs: dict[tuple[object, object], _PastJob] = {}
     for row in rows:
-        found = _past(row, nodes, classes, begin_s, skipped)
+        try:
+            found = _past(row, nodes, classes, begin_s, skipped)
+        except (AttributeError, TypeError, ValueError):
+            skipped["malformed"] += 1
+            continue
         if found is not None:
             key = (row.get("job_id"), found.pool)
             jobs[key] = _joined(jobs[key], found) if key in jobs else found
@@ -358,7 +362,8 @@ def _past(
     gpus, model = _allocated(row)
     models = dict.fromkeys(node.model for node in nodes.values())
     pool = model or (next(iter(models)) if len(models) == 1 else "")
-    duration_s = float(times.get("elapsed") or 0)
+    before_s = begin_s - float(times["start"]) if times.get("start") else 0.0
+    duration_s = float(times.get("elapsed") or 0) - max(0.0, before_s)  # what lies inside the window
     num_nodes = int(row.get("allocation_nodes") or 0)
     reasons = {
         "not of our QOS": grade is None,
