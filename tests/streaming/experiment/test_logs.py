@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from takeup.core.report import Report, Table
-from takeup.errors import BadInput, BadScenario
+from takeup.errors import BadInput, BadScenario, UnknownName
 from takeup.streaming.experiment import run_again
 
 LOG = Path(__file__).parent.parent / "data" / "drive.csv"
@@ -134,7 +134,6 @@ def test_several_logs_are_replayed_one_after_the_other(tmp_path: Path) -> None:
     ("values", "sentence"),
     [
         ({"verb": "advise", "logs": [str(LOG)], "bitrate_bps": 50e6}, "check the units"),
-        ({"verb": "advise", "logs": [str(LOG)], "bitrate_bps": 2e6, "players": ["dashjs"]}, "no player 'dashjs'"),
         ({"verb": "advise", "bitrate_bps": 2e6}, "nothing to replay"),
         ({"verb": "predict", "arrivals_per_s": [5.0]}, "the load is 38.5.*check the units"),
     ],
@@ -142,6 +141,11 @@ def test_several_logs_are_replayed_one_after_the_other(tmp_path: Path) -> None:
 def test_absurd_questions_are_refused_in_one_sentence(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         run_again(values, "test", quiet=True)
+
+
+def test_an_unknown_player_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match=r"no player 'dashjs'; did you mean 'dash\.js'"):
+        report("advise", logs=[str(LOG)], bitrate_bps=2e6, players=["dashjs"])
 
 
 def test_a_bitrate_without_its_unit_is_refused() -> None:

@@ -6,9 +6,8 @@ replayed by the rules of the player that it is printed for.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from takeup.errors import UnknownName
 from takeup.streaming.model import Player
 
 
@@ -97,12 +96,3 @@ PROFILES = {
     "hls.js": PlayerProfile("1.x", 0.0, 0.0, 30.0, _one_segment, _hls_js),
     "avplayer": PlayerProfile("rules not published", 0.0, 0.0, 30.0, _as_start, _avplayer),
 }
-
-
-def player_settings(name: str, player: Player) -> str:
-    """The code that makes the player product `name` behave as `player`; without a goal it keeps its own."""
-    if name not in PROFILES:
-        raise UnknownName("player", name, PROFILES)
-    profile = PROFILES[name]
-    goal_s = max(profile.default_goal_s, 2 * player.start_s, 2 * player.again_s)
-    return profile.snippet(player if player.goal_s < float("inf") else replace(player, goal_s=goal_s))

@@ -11,7 +11,7 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.core.report import Column, Report, Table
-from takeup.errors import BadInput
+from takeup.errors import BadInput, UnknownName
 from takeup.streaming import capacity_fit
 from takeup.streaming.advice.players import PROFILES, PlayerProfile
 from takeup.streaming.advice.qoe import solve_cell
@@ -154,9 +154,6 @@ def advise(scenario: StreamingScenario, quiet: bool) -> Report:
     scale = 1.0 if scenario.capacity_bps is None else scenario.capacity_bps / log.mean_bps
     rates_bps = scale * np.concatenate(pieces)
     steady = SteadyLog(np.ones(len(rates_bps)), rates_bps)
-    unknown = [name for name in scenario.players if name not in PROFILES]
-    if unknown:
-        raise BadInput(f"no player {unknown[0]!r} (known: {', '.join(PROFILES)})")
     if steady.mean_bps < scenario.bitrate_bps / MOST_LOAD:
         raise BadInput(f"the log has {steady.mean_bps:g} bit/s, a {MOST_LOAD:g}th of the bitrate; check the units")
     best, rows, curves = {}, [], []
@@ -165,16 +162,20 @@ def advise(scenario: StreamingScenario, quiet: bool) -> Report:
         rows += [_row((name, "default"), PROFILES[name].default(scenario.segment_s), steady, scenario)]
         rows += [_row((name, "best"), best[name], steady, scenario)]
         curves.append(curve)
-    snippets = tuple((name, PROFILES[name].snippet(player)) for name, player in best.items())
+    snippets = tuple((name, PROFILES[name].version, PROFILES[name].snippet(player)) for name, player in best.items())
     chart = curve_series("P(stall) by start threshold", "start threshold", "P(stall)", curves)
     first = best[scenario.players[0]]
     held_out, notes = _held_out(steady, first, scenario), _advice_notes(log, pieces, steady, first, scenario)
-    settings = Table("Settings of the best rows", (Column("player"), Column("configuration")), snippets)
+    settings = Table(
+        "Settings of the best rows", (Column("player"), Column("version"), Column("configuration")), snippets
+    )
     tables = (_outcome_table(rows, scenario), settings, held_out)
     return scenario_report(scenario, f"Streaming: advice from {log.name}", *tables, chart, notes=notes)
 
 
 def _log_of(scenario: StreamingScenario) -> ThroughputLog:
+    if unknown := [name for name in scenario.players if name not in PROFILES]:
+        raise UnknownName("player", unknown[0], PROFILES)
     paths = [Path(name) for name in scenario.logs]
     if not paths:
         raise BadInput("there is nothing to replay; give a throughput log")

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -54,16 +53,6 @@ class WaitOutcome:
     gave_up: Floats
 
 
-class WaitingModel(Protocol):
-    """The waiting phase: how it ends."""
-
-    def until(self, content_s: float) -> WaitOutcome:
-        """Wait for `content_s` seconds of video."""
-
-    def laws(self, initial: Floats, step_s: float, num: int) -> Floats:
-        """The law of the state when 0, `step_s`, 2 `step_s` .. have come, one row for each of `num` thresholds."""
-
-
 class WaitingPhase:
     """The waiting phase of a chain, for any threshold."""
 
@@ -99,23 +88,6 @@ class WaitingPhase:
         return laws
 
 
-class PlayingModel(Protocol):
-    """The playing phase: where the buffer runs empty."""
-
-    @property
-    def columns(self) -> npt.NDArray[np.intp]:
-        """The states in which a buffer can run empty."""
-
-    def empties(self, buffer_s: float) -> Floats:
-        """P(the buffer of `buffer_s` runs empty in state columns[j] | state i), one row per state of the chain."""
-
-    def slope(self) -> Floats:
-        """Its derivative at an empty buffer."""
-
-    def risks(self, step_s: float, num: int) -> Floats:
-        """P(it runs empty | state) with 0, `step_s`, 2 `step_s` .. in the buffer, one row for each of `num` buffers."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlayingPhase:
     """W(q) = lift expm(records q), for the states `columns` in which a buffer can run empty."""
@@ -125,6 +97,7 @@ class PlayingPhase:
     columns: npt.NDArray[np.intp]
 
     def empties(self, buffer_s: float) -> Floats:
+        """P(the buffer of `buffer_s` runs empty in state columns[j] | state i), one row per state of the chain."""
         check_seconds("a buffer", buffer_s)
         if len(self.columns) == 0:
             return self.lift
@@ -132,9 +105,11 @@ class PlayingPhase:
         return law
 
     def slope(self) -> Floats:
+        """Its derivative at an empty buffer."""
         return self.lift @ self.records
 
     def risks(self, step_s: float, num: int) -> Floats:
+        """P(it runs empty | state) with 0, `step_s`, 2 `step_s` .. in the buffer, one row for each of `num` buffers."""
         check_seconds("a buffer", step_s * num)
         step = expm_of_rates(self.records * step_s)
         falls = np.ones((num, len(self.columns)))
@@ -197,11 +172,11 @@ class _StallCycle:
 class Solution:
     """One chain with its playing phase solved; every question about thresholds is a few small products."""
 
-    def __init__(self, chain: Chain, playback: PlayingModel, source: str, waiting: WaitingModel | None = None) -> None:
+    def __init__(self, chain: Chain, playback: PlayingPhase, source: str) -> None:
         self.chain = chain
         self.playback = playback
         self.source = source
-        self._waiting = WaitingPhase(chain) if waiting is None else waiting
+        self._waiting = WaitingPhase(chain)
         self._latest: _StallCycle | None = None  # several questions about one player follow each other
 
     def prefetch(self, threshold_s: float) -> WaitOutcome:
