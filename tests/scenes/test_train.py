@@ -1,6 +1,8 @@
 """A very small training run on the CPU: losses fall, the judge's scores rise, files are what diffusers reads."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 6
 
 
-def settings(folder: Path, **seconds: float) -> train.Settings:
+def settings(folder: Path, **seconds: float) -> Any:
     return train.Settings(folder, size="tiny", batch=4, pool=8, steps=1, judged=1, seconds=seconds)
 
 
-def descend(parameters: list[object], loss: object, steps: int = STEPS, rate: float = 3e-3) -> list[float]:
+def descend(parameters: list[Any], loss: Callable[[], Any], steps: int = STEPS, rate: float = 3e-3) -> list[float]:
     optimizer, losses = torch.optim.AdamW(parameters, lr=rate), []
     for _ in range(steps):
         torch.manual_seed(0)  # the same noise in every step
@@ -36,7 +38,7 @@ def descend(parameters: list[object], loss: object, steps: int = STEPS, rate: fl
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a VAE that was trained for a second."""
-    path = tmp_path_factory.mktemp("scenes")
+    path: Path = tmp_path_factory.mktemp("scenes")
     train.train_vae(settings(path, vae=1.0))
     return path
 

@@ -80,8 +80,9 @@ def judge(images: Any, wanted: Scenes | Iterable[str]) -> Verdict:
     present, found = scenes.present(), np.zeros((6, len(scenes), MOST))
     for image, k in zip(*present.nonzero(), strict=True):
         found[:, image, k] = _object(labels[image], scenes, image, k)
-    flags, strays = found[:5].astype(bool), _strays(labels, scenes)
-    return Verdict(present, *flags, found[5], strays, _background(labels, scenes))
+    colour, shape, size, texture, right = found[:5].astype(bool)
+    strays, background = _strays(labels, scenes), _background(labels, scenes)
+    return Verdict(present, colour, shape, size, texture, right, found[5], strays, background)
 
 
 def label(images: Any) -> Any:

@@ -82,7 +82,8 @@ def tensors(scenes: Scenes, device: Any) -> Scenes:
     """The same scenes as torch tensors on a device, for rendering there."""
     torch: Any = __import__("torch")
     columns = [torch.as_tensor(getattr(scenes, field.name), device=device) for field in fields(scenes)]
-    return Scenes(*columns[:-1], offset=columns[-1].float())
+    columns[-1] = columns[-1].float()
+    return Scenes(*columns)
 
 
 # Parts of a picture -----------------------------------------------------------------------------------------------

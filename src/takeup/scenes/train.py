@@ -325,7 +325,7 @@ class Trainee:
             torch.where(drop < EMPTY_SHARE, empty, ids[at])
             for ids, empty in zip((pool.clip, pool.t5), self.empty, strict=True)
         ]
-        cond = self.read(*tokens, zero=drop[:, 0] > 1 - ZERO_SHARE)
+        cond = self.read(tokens[0], tokens[1], zero=drop[:, 0] > 1 - ZERO_SHARE)
         edges = self.control_input(pool.scenes[at]) if self.control is not None else None
         noised, t, target = self.noised(latents, noise)
         return F.mse_loss(self.predict(noised, t, cond, edges=edges).float(), target)
@@ -502,7 +502,9 @@ class LowRank(nn.Module):
         super().__init__()
         self.base = base
         if isinstance(base, nn.Conv2d):
-            self.lora_A: Any = nn.Conv2d(base.in_channels, rank, 3, base.stride, base.padding, bias=False)
+            stride: Any = base.stride
+            padding: Any = base.padding
+            self.lora_A: Any = nn.Conv2d(base.in_channels, rank, 3, stride, padding, bias=False)
             self.lora_B: Any = nn.Conv2d(rank, base.out_channels, 1, bias=False)
         else:
             self.lora_A = nn.Linear(base.in_features, rank, bias=False)

@@ -188,7 +188,8 @@ def parse(texts: Iterable[str]) -> Scenes:
     """The scenes that captions of this grammar describe, objects centred. What is not said has the first value."""
     rows = [_parse(text) for text in texts]
     columns = [np.array(column) for column in zip(*rows, strict=True)]
-    return Scenes(*columns, offset=np.zeros((len(rows), MOST, 3)))
+    columns.append(np.zeros((len(rows), MOST, 3)))
+    return Scenes(*columns)
 
 
 def _parse(text: str) -> tuple[Any, ...]:
