@@ -11,6 +11,7 @@ import pytest
 from takeup.core.report import Report, Table
 from takeup.errors import BadInput, BadScenario, UnknownName
 from takeup.streaming.experiment import run_again
+from takeup.streaming.experiment.logs import contradicts
 
 LOG = Path(__file__).parent.parent / "data" / "drive.csv"
 
@@ -46,6 +47,16 @@ def test_a_zero_that_the_log_contradicts_is_not_shown(dips: Path) -> None:
     assert shown[0] == logged[0] > 0.01
     assert "equations P(stall) 0.000" in found.notes[0]
     assert "why they disagree: the slowest of its" in found.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "found", "error", "is_wrong"),
+    [(0.0, 0.00045, 0.00017, True), (0.0, 0.0, 0.0001, False), (0.1, 0.11, 0.002, False), (0.1, 0.14, 0.002, True)],
+)
+def test_a_zero_is_wrong_as_soon_as_the_log_has_stalls(
+    predicted: float, found: float, error: float, is_wrong: bool
+) -> None:
+    assert contradicts(predicted, found, error) == is_wrong
 
 
 def test_a_model_file_carries_the_log_that_its_predictions_are_checked_on(dips: Path, tmp_path: Path) -> None:

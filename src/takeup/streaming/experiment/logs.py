@@ -93,8 +93,9 @@ def _lone_viewer(fitted: CapacityFit) -> tuple[Table, tuple[str, ...]]:
 
 
 def contradicts(predicted: float, found: float, error: float = 0.0) -> bool:
-    """Whether a prediction lies outside of what the log shows, by more than noise and a quarter of the value."""
-    return abs(predicted - found) > max(LEAST_ERROR, 3 * error, LARGEST_ERROR * found)
+    """Whether a prediction is off by more than noise and a quarter of what the log shows, or practically zero."""
+    is_off = abs(predicted - found) > max(LEAST_ERROR, 3 * error, LARGEST_ERROR * found)
+    return is_off or (predicted < found / 10 and found > max(LEAST_ERROR, error))
 
 
 def on_the_log(cell: Cell, player: Player, pieces: Sequence[Floats]) -> QoeMetrics:
