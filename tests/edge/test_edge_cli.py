@@ -67,8 +67,11 @@ def test_every_answer_has_a_gap_and_prices(run: Run) -> None:
     report = report_of(run("edge", "solve", *SMALL, "--policy", "cpu_first", "--json"))
 
     assert "at most" in report.tables[0].note
-    assert [row[0] for row in report.tables[1].rows] == ["subcarrier", "core"]
-    assert all(isinstance(row[1], float) and row[1] >= 0 for row in report.tables[1].rows)
+    ((_, _, saving_j, worth_j, bound_j, gap),) = report.tables[1].rows
+    assert saving_j == worth_j
+    assert gap == pytest.approx(100 * (1 - worth_j / bound_j))
+    assert [row[0] for row in report.tables[2].rows] == ["subcarrier", "core"]
+    assert all(isinstance(row[1], float) and row[1] >= 0 for row in report.tables[2].rows)
 
 
 def test_more_devices_are_served_when_they_are_counted(run: Run) -> None:

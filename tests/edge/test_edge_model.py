@@ -38,7 +38,7 @@ def test_gains_are_related_to_the_noise_of_one_subcarrier() -> None:
     [
         ("bits", np.array([2.0, -1.0]), r"bits\[1\] is -1; every entry of bits must be a finite number above zero"),
         ("bits", np.array([0.0, 1.0]), r"bits\[0\] is 0"),
-        ("gains", np.array([[1.0, 0.0], [1.0, 1.0]]), r"gains\[0, 1\] is 0"),
+        ("gains", np.array([[1.0, -1.0], [1.0, 1.0]]), r"gains\[0, 1\] is -1"),
         ("gains", np.array([[1.0, 1.0], [math.nan, 1.0]]), r"gains\[1, 0\] is nan"),
         ("gains", np.array([[1.0, math.inf], [1.0, 1.0]]), r"gains\[0, 1\] is inf"),
         ("gains", np.zeros((2, 0)), "there is no subcarrier; give at least one"),
@@ -101,7 +101,7 @@ def test_every_device_gets_a_decision_with_its_reason() -> None:
 
     assert (first.device, first.offload) == (0, True)
     assert (second.device, second.offload) == (1, False)
-    assert second.reason == "others save more with the subcarriers and the CPU time it needs"
+    assert second.reason == "other devices save more with the subcarriers and the CPU time it needs"
     assert len({reason.text for reason in Reason}) == len(Reason)
 
 

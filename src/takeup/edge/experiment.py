@@ -145,13 +145,8 @@ def _solve(scenario: EdgeScenario, quiet: bool) -> Report:
     answer = _answer(instance, scenario.policies[0], scenario)
     plan = answer.allocation
     charts = (report.cpu_gantt(instance, plan), report.radio_gantt(instance, plan)) if plan.num_accepted else ()
-    return _report(
-        scenario,
-        "Edge: offloading decisions",
-        report.decisions_table(instance, answer),
-        report.prices_table(answer),
-        *charts,
-    )
+    tables = (report.decisions_table(instance, answer), report.certificate_table(answer), report.prices_table(answer))
+    return _report(scenario, "Edge: offloading decisions", *tables, *charts)
 
 
 def _compare(scenario: EdgeScenario, quiet: bool) -> Report:

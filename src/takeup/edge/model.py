@@ -16,6 +16,7 @@ from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput, UnknownName
 
 PER_DEVICE = ("bits", "cycles", "deadlines_s", "releases_s", "values_j")
+LEAST_RATIO = 1e-200  # stands for a gain of zero: its logarithm is finite, and it is never worth any power
 UNASSIGNED = -1  # the owner of a subcarrier that is not used
 
 
@@ -61,11 +62,12 @@ class Radio:
 class Instance:
     """The tasks of all devices with deadlines and channels, and the site. Arrays are copied and read-only.
 
-    `gains[device, subcarrier]` is the power that arrives over the power that was sent. Local energy per cycle is
-    `chip_constant` times the square of the clock. `miss_penalty_j` is charged for a task that runs on its device
-    although `local_hz` is too slow for its deadline. A task is known, and its upload may begin, at `releases_s` (0 if
-    not given). `values_j` says what it is worth, beyond the energy, that the site does a task (0 if not given). With
-    `contiguous` the subcarriers of a device must be neighbours; with `group_sizes` it has one of these numbers of them.
+    `gains[device, subcarrier]` is the power that arrives over the power that was sent; 0: no coverage. Local energy
+    per cycle is `chip_constant` times the square of the clock. `miss_penalty_j` is charged for a task that runs on
+    its device although `local_hz` is too slow for its deadline. A task is known, and its upload may begin, at
+    `releases_s` (0 if not given). `values_j` says what it is worth, beyond the energy, that the site does a task (0
+    if not given). With `contiguous` the subcarriers of a device must be neighbours; with `group_sizes` it has one
+    of these numbers of them.
     """
 
     gains: Floats
@@ -89,9 +91,9 @@ class Instance:
         self._spread("releases_s")
         self._spread("values_j")
         self._check_shapes()
-        for name in ("gains", "bits", "cycles", "deadlines_s"):
+        for name in ("bits", "cycles", "deadlines_s"):
             _check_all(name, getattr(self, name))
-        for name in ("releases_s", "values_j"):
+        for name in ("gains", "releases_s", "values_j"):
             _check_all(name, getattr(self, name), zero_is_fine=True)
         self._check_rest()
 
@@ -141,9 +143,9 @@ class Instance:
 
     @property
     def gain_to_noise(self) -> Floats:
-        """Signal-to-noise ratio per watt sent, for every device and subcarrier."""
-        ratios: Floats = self.gains / (self.radio.noise_w_per_hz * self.radio.bandwidth_hz)
-        return ratios
+        """Signal-to-noise ratio per watt sent, for every device and subcarrier; tiny where there is no coverage."""
+        ratios = self.gains / (self.radio.noise_w_per_hz * self.radio.bandwidth_hz)
+        return np.maximum(ratios, LEAST_RATIO)
 
     @property
     def run_s(self) -> Floats:

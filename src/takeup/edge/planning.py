@@ -1,8 +1,10 @@
 """Planning: solve one instance within a time budget, evaluate many instances in one call, and size a site."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,17 +15,16 @@ from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.auto import improvements
 from takeup.edge.policies.joint import METRICS, Joint, JointPlus, has_kernels
-from takeup.edge.solvers.bounds import price
-from takeup.errors import BadInput
+from takeup.edge.solvers.bounds import InvalidBound, price, with_bound
+from takeup.edge.traces.files import save_instance
+from takeup.errors import BadInput, TakeupError
 
 # Solve an instance within a time budget: the best plan, a bound on what any plan is worth, and prices -----------------
 #
-# `auto` takes one step after the other: see `policies.auto` for the steps. A step that has begun is finished, so none
-# is
-# begun late in the budget; on large cells one step may still exceed it. Any other policy by its name takes the time it
-# takes.
+# `auto` takes one step after the other: see `policies.auto` for the steps, each of which looks at the budget. Any other
+# policy by its name takes the time it takes.
 
-LAST_START = 0.4  # of the budget: a step that begins later might end after it
+INVALID = Path("takeup-out/invalid-bound.json")
 
 
 def solve(
@@ -36,21 +37,25 @@ def solve(
     """
     if not budget_ms >= 0:
         raise BadInput(f"budget_ms is {budget_ms:g}; give zero for the quick answer, or more")
+    try:
+        return _solved(instance, method, budget_ms, now)
+    except InvalidBound as error:
+        save_instance(INVALID, error.instance)
+        raise TakeupError(f"{error}; please report it with the instance, saved in {INVALID}") from error
+
+
+def _solved(instance: Instance, method: str, budget_ms: float, now: Callable[[], float]) -> Answer:
     if method != "auto":
-        return _certified(instance, find_policy(method).allocate(instance))
-    until_s = now() + LAST_START * budget_ms / 1000
-    steps = improvements(instance)
-    answer = next(steps)
-    while now() < until_s and (better := next(steps, None)) is not None:
-        answer = better
-    return answer
+        priced, answer = price(instance), find_policy(method).allocate(instance)
+        if find_policy(method).ignores_cpu:  # its plan is none, so no bound holds for it
+            return replace(answer, bound_j=max(answer.worth_j, priced.bound_j), prices=priced.prices)
+        return replace(with_bound(instance, answer, priced.bound_j), prices=priced.prices)
+    began_s = now()
 
+    def used() -> float:
+        return 1000 * (now() - began_s) / budget_ms if budget_ms > 0 else 1.0
 
-def _certified(instance: Instance, answer: Answer) -> Answer:
-    """The answer of a policy, with a bound if it has none, and prices."""
-    priced = price(instance)
-    bound_j = priced.bound_j if answer.bound_j is None else min(answer.bound_j, priced.bound_j)
-    return replace(answer, bound_j=max(answer.worth_j, bound_j), prices=priced.prices)
+    return deque(improvements(instance, used), maxlen=1).pop()
 
 
 # Batch evaluation: what the joint policies save in each of many instances, without the allocations --------------------

@@ -77,6 +77,21 @@ def _gap_words(answer: Answer) -> str:
     return f"; no allocation is worth more than {answer.bound_j:.4g} J, so at most {answer.gap_share:.2%} is missing"
 
 
+def certificate_table(answer: Answer) -> Table:
+    """What the plan is worth, what no plan exceeds, and the gap between them."""
+    columns = (
+        Column("policy"),
+        Column("accepted"),
+        Column("saving", "J", 4),
+        Column("worth", "J", 4),
+        Column("bound", "J", 4),
+        Column("gap", "%", 2),
+    )
+    gap = None if answer.gap_share is None else 100 * answer.gap_share
+    row = (answer.policy, answer.allocation.num_accepted, answer.saving_j, answer.worth_j, answer.bound_j, gap)
+    return Table("Certificate", columns, (row,), "worth: saving plus values; no plan is worth more than the bound")
+
+
 def prices_table(answer: Answer) -> Table | None:
     """What one more of each thing would be worth; None where the answer has no prices."""
     if answer.prices is None:

@@ -78,7 +78,7 @@ def edited(tmp_path: Path, **changes: Any) -> Path:
     ("changes", "message"),
     [
         ({"bits": [2.0, -1.0]}, r"bits\[1\] is -1; every entry of bits must be a finite number above zero"),
-        ({"gains": [[4.0, 0.0], [2.0, 2.0]]}, r"gains\[0, 1\] is 0"),
+        ({"gains": [[4.0, -1.0], [2.0, 2.0]]}, r"gains\[0, 1\] is -1"),
         ({"gains": [[4.0, math.nan], [2.0, 2.0]]}, r"gains\[0, 1\] is nan"),
         ({"gains": [[4.0], [2.0, 2.0]]}, "gains cannot be read as numbers"),
         ({"gains": [[], []]}, "there is no subcarrier"),

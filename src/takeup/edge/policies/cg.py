@@ -5,14 +5,15 @@ their price (`solvers.column_generation`). The best whole columns that fit toget
 from which the search of `joint_plus` begins once more. The answer is the better of both.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.joint import JointPlus, improve
-from takeup.edge.solvers.bounds import price
+from takeup.edge.policies.joint import JointPlus, improve, never
+from takeup.edge.solvers.bounds import price, with_bound
 from takeup.edge.solvers.column_generation import (
     ColumnSet,
     GeneratedColumns,
@@ -48,30 +49,35 @@ class ColumnGeneration:
         """The better allocation, with a bound."""
         known = replace(JointPlus().allocate(instance), policy=self.name)
         if not can_generate(instance):
-            return replace(known, bound_j=max(known.worth_j, price(instance).bound_j))
+            return with_bound(instance, known, price(instance).bound_j)
         generated = generate_columns(instance, known, self.rounds)
         answer = answer_from_columns(instance, known, generated)
-        return replace(answer, bound_j=max(answer.worth_j, generated.bound_j))
+        return with_bound(instance, answer, generated.bound_j)
 
 
 def can_generate(instance: Instance, num_slots: int = NUM_SLOTS) -> bool:
-    """Whether the devices are few enough, and groups of one subcarrier can be listed for all of them."""
-    return 0 < instance.num_devices <= MOST_DEVICES and (
-        can_list(instance, num_slots) or (_listed_size(instance, num_slots) > 0 and not instance.radio.modulations)
-    )
+    """Whether the devices are few enough, and all groups can be listed or bounded by duality."""
+    if not 0 < instance.num_devices <= MOST_DEVICES:
+        return False
+    return can_list(instance, num_slots) or not instance.radio.modulations
 
 
-def generate_columns(instance: Instance, known: Answer, rounds: GenerationRounds = ROUNDS) -> GeneratedColumns:
+def generate_columns(
+    instance: Instance,
+    known: Answer,
+    rounds: GenerationRounds = ROUNDS,
+    is_over: Callable[[], bool] = never,
+) -> GeneratedColumns:
     """Columns and prices, and a bound with a little for rounding."""
     grid = slot_grid(instance, NUM_SLOTS)
-    generated = generate(instance, grid, _pricer(instance, grid), known.worth_j, rounds)
+    generated = generate(instance, grid, _pricer(instance, grid), known.worth_j, rounds, is_over)
     bound_j = min(generated.bound_j, _single_core_bound(instance, generated.duals.subcarriers_j, known.worth_j))
     return generated._replace(bound_j=bound_j * (1 + ROUNDING))
 
 
 def _single_core_bound(instance: Instance, prices_j: Floats, known_j: float) -> float:
     """Infinite where it cannot be had."""
-    if instance.num_cores != 1 or not can_generate(instance, NUM_FINE_SLOTS):
+    if instance.num_cores != 1 or not _is_listed(instance, NUM_FINE_SLOTS):
         return np.inf
     grid = slot_grid(instance, NUM_FINE_SLOTS)
     return single_core_bound(instance, grid, _pricer(instance, grid), prices_j, known_j)
@@ -82,8 +88,15 @@ def _pricer(instance: Instance, grid: SlotGrid) -> Pricer:
     if can_list(instance, num_slots):
         return ListedPricer(instance, list_groups(instance), grid)
     size = _listed_size(instance, num_slots)
+    if size == 0:
+        return WidePricer(instance, grid, 1)
     small = ListedPricer(instance, list_groups(instance, size), grid)
     return CombinedPricer(small, WidePricer(instance, grid, size + 1))
+
+
+def _is_listed(instance: Instance, num_slots: int) -> bool:
+    """Whether at least groups of one subcarrier are listed for all devices."""
+    return can_list(instance, num_slots) or (_listed_size(instance, num_slots) > 0 and not instance.radio.modulations)
 
 
 def _listed_size(instance: Instance, num_slots: int) -> int:
@@ -102,7 +115,9 @@ def _listed_size(instance: Instance, num_slots: int) -> int:
 
 
 def answer_from_columns(instance: Instance, known: Answer, generated: GeneratedColumns) -> Answer:
-    """The better of the known plan and the one made of whole columns."""
+    """The better of the known plan and the one made of whole columns, where groups are listed."""
+    if not _is_listed(instance, NUM_SLOTS):
+        return known
     grid = slot_grid(instance, NUM_SLOTS)
     columns = _promising(instance, grid, generated, known.worth_j)
     if len(columns.device) == 0:

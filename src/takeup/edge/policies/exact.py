@@ -16,7 +16,7 @@ import numpy as np
 
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.joint import JointPlus
-from takeup.edge.solvers.bounds import price
+from takeup.edge.solvers.bounds import price, with_bound
 from takeup.edge.solvers.column_generation import GeneratedColumns, GenerationRounds, SlotGrid, generate, slot_grid
 from takeup.edge.solvers.compiled.branch_and_bound import PriceBounds, SearchTasks, search_plans, share_subcarriers
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
@@ -43,7 +43,7 @@ class Exact:
         """The best allocation, with a bound that is next to it unless the instance is too large."""
         known = replace(JointPlus().allocate(instance), policy=self.name)
         if not can_list(instance, NUM_SLOTS):
-            return replace(known, bound_j=max(known.worth_j, price(instance).bound_j))
+            return with_bound(instance, known, price(instance).bound_j)
         return prove(instance, known, self.most_work).answer
 
 
@@ -70,7 +70,7 @@ def prove(instance: Instance, known: Answer, most_work: int = MOST_WORK) -> Proo
     answer = plan.answer(known.policy, refusal_reasons(plan.site, plan.site.promising())) if plan.groups else known
     best = answer if answer.worth_j > known.worth_j else known
     bound_j = min(found.bound_j, generated.bound_j) * (1 + ROUNDING)
-    return Proof(replace(best, bound_j=max(best.worth_j, bound_j)), generated)
+    return Proof(with_bound(instance, replace(best, bound_j=None), bound_j), generated)
 
 
 def _price_bounds(instance: Instance, grid: SlotGrid, generated: GeneratedColumns) -> PriceBounds:

@@ -1,5 +1,6 @@
 """Upper bounds on any allocation: a relaxation by group sizes, solved as an integer and as a linear program."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
@@ -12,7 +13,30 @@ from scipy.sparse import csr_array, vstack
 from takeup.core.arrays import Floats, Ints
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import PrefixGroups, oracle
-from takeup.edge.model import Instance, Prices
+from takeup.edge.model import Answer, Instance, Prices
+from takeup.errors import TakeupError
+
+ROUNDING = 1e-9  # of a bound
+SOLVER_ROUNDING = 1e-7  # of the bound of an integer program
+
+
+class InvalidBound(TakeupError):
+    """A plan is worth more than a bound on all plans: an error in this program; carries the instance."""
+
+    def __init__(self, instance: Instance, worth_j: float, bound_j: float) -> None:
+        super().__init__(f"a plan is worth {worth_j!r} J, more than the bound {bound_j!r} J on all plans")
+        self.instance = instance
+
+
+def with_bound(instance: Instance, answer: Answer, bound_j: float | None) -> Answer:
+    """The answer with the smaller of its bound and this one; raises `InvalidBound` if its plan is worth more."""
+    bounds_j = [each for each in (answer.bound_j, bound_j) if each is not None]
+    if not bounds_j:
+        return answer
+    if answer.worth_j > min(bounds_j) + ROUNDING * abs(answer.worth_j) + ROUNDING * float(instance.local_j.sum()):
+        raise InvalidBound(instance, answer.worth_j, min(bounds_j))
+    return replace(answer, bound_j=max(answer.worth_j, min(bounds_j)))
+
 
 # A relaxation: devices choose how many subcarriers, not which, and CPU capacity is checked over time spans only -------
 #
@@ -131,7 +155,7 @@ def _solve(instance: Instance, choices: SizeChoices, most_nodes: int) -> Relaxed
     if found.mip_dual_bound is None:
         return None
     chosen = np.zeros(0, np.int64) if found.x is None else choices.device[found.x > 0.5]
-    return RelaxedSolution(-float(found.mip_dual_bound) * scale_j, chosen)
+    return RelaxedSolution(-float(found.mip_dual_bound) * scale_j * (1 + SOLVER_ROUNDING), chosen)
 
 
 # A bound for any number of devices, and what one more subcarrier or core is worth by it -------------------------------
@@ -153,13 +177,18 @@ class PricedBound(NamedTuple):
     prices: Prices
 
 
-def price(instance: Instance) -> PricedBound:
-    """The bound of the priced problem; the worth of a resource is how much the bound rises with one more of it."""
+def price(instance: Instance, is_over: Callable[[], bool] = lambda: False) -> PricedBound:
+    """The bound of the priced problem; the worth of a resource is how much the bound rises with one more of it.
+
+    `is_over` ends the search for more devices that belong into the program; any set of devices makes a bound.
+    """
     reach_j = saving_limits(instance)
     able = np.flatnonzero(reach_j > 0)
     most = max(4, MOST_PRICED // instance.num_subcarriers)
     inside = able if len(able) <= most else _spread_over_deadlines(instance, able, reach_j[able], most // 2)
     for _ in range(NUM_ROUNDS if len(inside) < len(able) else 0):
+        if is_over():
+            break
         outside = np.setdiff1d(able, inside)
         gains_j = _program(instance, reach_j, inside, outside).gains_j
         gaining = gains_j > 0
@@ -213,7 +242,11 @@ def _program(
     prices = Prices(float(prices_j[0]) / instance.num_subcarriers, float(prices_j[1:].sum()) / instance.num_cores)
     charges_j = prices.subcarrier_j + _charges(instance, rules, prices_j[1:], outside)
     gains_j = np.maximum(0.0, reach_j[outside] - charges_j)
-    return _ProgramSolution(-float(found.fun) * scale_j + float(gains_j.sum()), gains_j, prices)
+    rates_j = np.concatenate([np.zeros(rules.num_devices), prices_j])
+    profits_j = np.zeros(instance.num_devices)  # of the best choice of every device
+    np.maximum.at(profits_j, choices.device, choices.value_j - rules.rows.T @ rates_j)
+    bound_j = float((rates_j * room).sum() + profits_j.sum() + gains_j.sum()) * (1 + ROUNDING)
+    return _ProgramSolution(bound_j, gains_j, prices)
 
 
 def _charges(instance: Instance, rules: ChoiceConstraints, prices_j: Floats, devices: Ints) -> Floats:
@@ -240,10 +273,10 @@ def saving_limits(instance: Instance) -> Floats:
 
 
 def _saving_limits(instance: Instance, devices: Ints) -> Floats:
-    gains, count = instance.gains[devices], instance.num_subcarriers
+    count = instance.num_subcarriers
     radio, bits = instance.radio, instance.bits[devices]
     windows_s = (instance.deadlines_s - instance.run_s - instance.releases_s)[devices]
-    best = gains.max(axis=1, keepdims=True) / (radio.noise_w_per_hz * radio.bandwidth_hz)
+    best = instance.gain_to_noise[devices].max(axis=1, keepdims=True)
     if radio.modulations:
         costs_j = oracle(np.repeat(best, count, axis=1), bits, radio).whole(windows_s).energy_j
     else:

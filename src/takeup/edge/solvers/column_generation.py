@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -162,12 +163,17 @@ class GeneratedColumns(NamedTuple):
 
 
 def generate(
-    instance: Instance, grid: SlotGrid, pricer: Pricer, known_j: float, rounds: GenerationRounds
+    instance: Instance,
+    grid: SlotGrid,
+    pricer: Pricer,
+    known_j: float,
+    rounds: GenerationRounds,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> GeneratedColumns:
-    """Prices and columns after the rounds; `known_j` is what some allocation is worth."""
-    best, columns = _subgradient_prices(instance, grid, pricer, known_j, rounds.num_warm)
+    """Prices and columns after the rounds, or when it is over; `known_j` is what some allocation is worth."""
+    best, columns = _subgradient_prices(instance, grid, pricer, known_j, rounds.num_warm, is_over)
     for _ in range(rounds.most):
-        if len(columns.device) == 0 or best.bound_j <= known_j * (1 + CLOSE):
+        if is_over() or len(columns.device) == 0 or best.bound_j <= known_j * (1 + CLOSE):
             break
         mix = solve_master(instance, grid, columns)
         if best.bound_j - mix.value_j <= CLOSE * best.bound_j:
@@ -180,7 +186,7 @@ def generate(
 
 
 def _subgradient_prices(
-    instance: Instance, grid: SlotGrid, pricer: Pricer, known_j: float, num_rounds: int
+    instance: Instance, grid: SlotGrid, pricer: Pricer, known_j: float, num_rounds: int, is_over: Callable[[], bool]
 ) -> tuple[_PriceEvaluation, ColumnSet]:
     """Prices that rise where the best columns of all devices together take more than there is, and fall elsewhere.
 
@@ -188,6 +194,9 @@ def _subgradient_prices(
     the bound has not become better for some rounds.
     """
     prices_j = np.zeros(instance.num_subcarriers + len(grid.capacity_s))
+    num_subcarriers, num_slots = instance.num_subcarriers, len(grid.capacity_s)
+    scale = np.ones(num_subcarriers + num_slots)
+    scale[num_subcarriers:] = max(1.0, (num_subcarriers / num_slots) ** 2)  # all CPU time of a slot costs much more
     excess, step_share, num_worse = np.zeros(len(prices_j)), 1.0, 0
     found = best = _evaluate_prices(instance, prices_j, pricer)
     parts: list[ColumnSet] = []
@@ -195,9 +204,10 @@ def _subgradient_prices(
         columns = _best_columns(pricer, found.profits_j, 1)
         parts.append(columns)
         excess = _usage(instance, grid, columns) - 1 + MEMORY * excess
-        if best.bound_j <= known_j * (1 + CLOSE) or not excess.any():
+        if is_over() or best.bound_j <= known_j * (1 + CLOSE) or not excess.any():
             break
-        prices_j = np.maximum(0.0, prices_j + step_share * (found.bound_j - known_j) / (excess @ excess) * excess)
+        step_j = step_share * (found.bound_j - known_j) / (excess @ (scale * excess))
+        prices_j = np.maximum(0.0, prices_j + step_j * scale * excess)
         found = _evaluate_prices(instance, prices_j, pricer)
         num_worse = 0 if found.bound_j < best.bound_j else num_worse + 1
         best = found if num_worse == 0 else best

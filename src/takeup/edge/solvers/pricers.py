@@ -184,6 +184,8 @@ class WidePricer:
 
     def columns(self, devices: Ints, slots: Ints) -> ColumnSet:
         """Some of the columns behind the latest offers, with their true values; only those that save anything."""
+        if self._site.has_own_groups:  # these groups need not be allowed
+            devices, slots = devices[:0], slots[:0]
         members = self._members[devices, self._spans[devices, slots]]
         groups = [np.flatnonzero(row).tolist() for row in members]
         windows_s = self._windows_s[devices, slots][:, None]
@@ -194,20 +196,26 @@ class WidePricer:
 
 def _uplink(site: SiteQuantities, windows_s: Floats) -> Uplink:
     instance = site.instance
-    shortest_s = PrefixGroups(-np.sort(-site.gains, axis=1), instance.bits, instance.radio).shortest_s
+    order = np.argsort(-site.gains, axis=1, kind="stable")
+    ranked = np.take_along_axis(site.gains, order, axis=1)
+    shortest_s = PrefixGroups(ranked, instance.bits, instance.radio).shortest_s
     rows = [_spans(float(first), row) for first, row in zip(shortest_s[:, -1], windows_s, strict=True)]
     longest = max((len(row) for row in rows), default=1)
     spans_s = np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows])
     return Uplink(
-        logs=np.log(site.gains),
-        inverse=1 / site.gains,
-        shortest_s=shortest_s,
+        order=order,
+        logs=np.log(ranked),
+        inverse=1 / ranked,
+        shortest_s=np.ascontiguousarray(shortest_s),
         need=np.log(2) * instance.bits / instance.radio.bandwidth_hz,
+        worth_j=site.worth_j.copy(),
         max_power_w=instance.radio.max_power_w,
         circuit_power_w=instance.radio.circuit_power_w,
         spans_s=spans_s,
         num_spans=np.array([len(row) - 1 for row in rows]),
         prices=np.zeros(instance.num_subcarriers),
+        levels=np.full(spans_s.shape, -np.inf),
+        rungs=np.zeros(spans_s.shape, np.int64),
     )
 
 

@@ -253,7 +253,7 @@ class CloudletEngine:
     """Real uploads and real computing on this machine.
 
     `slowdown` makes everything longer by that factor, `bits_factor` every upload larger (None: as large as shows).
-    `dispatch` is the rule by which a free core picks its job (see `plan`). `real_time` asks for real-time priority. Plans
+    `dispatch` is the rule by which a free core picks its job (see `plan`). `real_time` is for real-time priority. Plans
     have no slack between the end of a task and its deadline, so a deadline met up to `tolerance_s` late counts as met.
     """
 

@@ -8,17 +8,16 @@ import numpy.typing as npt
 from takeup.core.compiled import bare, kernel
 from takeup.edge.model import UNASSIGNED, Allocation, Answer, Instance, Reason
 from takeup.edge.solvers.compiled.arrays import (
-    CellArrays,
+    BY_ALL,
     FinishedPlans,
     InitialPlans,
     KernelState,
-    PlanArrays,
     PlanRoles,
     SearchEffort,
     TaskArrays,
 )
 from takeup.edge.solvers.compiled.greedy import METRICS, SAVING, assign_free_subcarriers, grow, kernel_state
-from takeup.edge.solvers.compiled.local_search import evaluate_plan, regroup, search
+from takeup.edge.solvers.compiled.local_search import evaluate_plan, least_seat, regroup, search
 from takeup.edge.solvers.compiled.plans import add, clear, copy, insert, remove, reschedule, water_level
 
 # What Python calls: one kernel from tasks to an outcome, for any number of instances ----------------------------------
@@ -38,7 +37,7 @@ def solve_instances(
             grow(board.cell, board.plans, board.room, plan, effort.metric, len(board.cell.devices))
             assign_free_subcarriers(board.cell, board.plans, plan)
         else:
-            search(board, _best_initial_plan(board, starts), effort)
+            search(board, _best_initial_plan(board, starts, effort.metric), effort)
             plan = roles.best
         _write_plan(board, plan, outcome, first_device, first_subcarrier)
         outcome.work[index] = board.plans.work[0]
@@ -48,11 +47,12 @@ def solve_instances(
 
 
 @bare
-def _best_initial_plan(board: KernelState, starts: InitialPlans) -> float:
+def _best_initial_plan(board: KernelState, starts: InitialPlans, metric: int) -> float:
     """The best of the greedy plans and the starts becomes the core, and its full plan the best; what that is worth."""
     cell, plans, room, roles = board
     best_j = -1.0
-    for start in range(len(METRICS) + 3 * len(starts.wanted)):
+    first = 0 if metric == BY_ALL else len(METRICS)
+    for start in range(first, len(METRICS) + 3 * len(starts.wanted)):
         clear(plans, roles.trial)
         if start < len(METRICS):
             grow(cell, plans, room, roles.trial, start, len(cell.devices))
@@ -87,19 +87,7 @@ def _initial_plan(board: KernelState, starts: InitialPlans, row: int, way: int) 
             if way == 1 or size > 0:
                 add(cell, plans, roles.trial, device, plans.group, size)
     while not (regroup(cell, plans, room, roles.trial) if way == 1 else reschedule(cell, plans, roles.trial)):
-        remove(plans, roles.trial, _least(cell, plans, roles.trial))
-
-
-@bare
-def _least(cell: CellArrays, plans: PlanArrays, plan: int) -> int:
-    """The seat of the device that saves least, among those that are too late if any is."""
-    least, least_j, least_is_late = 0, np.inf, False
-    for seat in range(plans.num_seated[plan]):
-        is_late = plans.seats[plan, seat].cost_j == np.inf
-        reach_j = cell.devices[plans.seats[plan, seat].device].reach_j
-        if is_late > least_is_late or (is_late == least_is_late and reach_j < least_j):
-            least, least_j, least_is_late = seat, reach_j, is_late
-    return least
+        remove(plans, roles.trial, least_seat(cell, plans, roles.trial))
 
 
 @bare
@@ -173,13 +161,12 @@ def _tasks(instances: Sequence[Instance]) -> TaskArrays:
     """All instances in the same arrays. Fresh ones: kernels are compiled for arrays that can be written to."""
     num_devices = np.array([each.num_devices for each in instances], np.int64)
     num_subcarriers = np.array([each.num_subcarriers for each in instances], np.int64)
-    noise_w = np.array([each.radio.noise_w_per_hz * each.radio.bandwidth_hz for each in instances])
     bandwidth_hz = np.array([each.radio.bandwidth_hz for each in instances])
     edge_hz = np.array([each.edge_hz for each in instances])
     return TaskArrays(
         num_devices,
         num_subcarriers,
-        _joined([each.gains.reshape(-1) for each in instances]) / np.repeat(noise_w, num_devices * num_subcarriers),
+        _joined([each.gain_to_noise.reshape(-1) for each in instances]),
         _joined([each.bits for each in instances]) / np.repeat(bandwidth_hz, num_devices),
         _joined([each.deadlines_s for each in instances]),
         _joined([each.cycles for each in instances]) / np.repeat(edge_hz, num_devices),

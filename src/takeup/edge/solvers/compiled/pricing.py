@@ -139,30 +139,39 @@ def best_listed(values_j: Floats, prices_j: Floats) -> tuple[Ints, Floats]:
 #     f(a) = a ln(a g) - a + 1/g   where a g > 1,   otherwise 0,
 #
 # so for groups of n or more at least that with the n smallest terms of all subcarriers and all that are below zero. It
-# is a concave function of t, hence least at an end of any span of t. The best level is the one at which these
-# subcarriers together carry the bits; a price of power matters where they would need more than there is.
+# is a concave function of t, hence least at an end of any span of t. The best level is about the one at which these
+# subcarriers together carry the bits by the end of the span; a price of power matters where they would need more power
+# than there is. Any level and price give a bound, so both are kept for the next prices, which are near these.
+#
+# Subcarriers are looked at from the best on. f falls with g, so all terms after one with (1 + r) t f(a) below the least
+# price are positive.
 
-NUM_HALVINGS = 18
-POWER_PRICES = np.array([0.0, 0.3, 1.0, 3.0, 10.0, 50.0])  # a longer list is slower, and proves no more
+NUM_STEPS = 12  # of Newton's method for the level
+CLOSE_LEVEL = 1e-3
+POWER_PRICES = np.append(0.0, 0.25 * 2.0 ** np.arange(14))
 
 
 class Uplink(NamedTuple):
-    """What uploads depend on: logarithms and inverse ratios by device and subcarrier, bits, powers.
+    """What uploads depend on: logarithms and inverse ratios by device and rank, bits, powers.
 
-    `shortest_s[device, n - 1]` is the shortest upload over the n best subcarriers; a row of `spans_s` has the ends of
-    the spans of time that are looked at, rising, one more than `num_spans`. `prices` are
-    those of the subcarriers.
+    `order[device, rank]` is a subcarrier; `shortest_s[device, n - 1]` is the shortest upload over the n best ones. A
+    row of `spans_s` has the ends of the spans of time, rising, one more than `num_spans`. `prices` are those of the
+    subcarriers. `levels` and `rungs` are the last water levels and indices in `POWER_PRICES`, and are updated.
     """
 
+    order: Ints
     logs: Floats
     inverse: Floats
     shortest_s: Floats
     need: Floats
+    worth_j: Floats
     max_power_w: float
     circuit_power_w: float
     spans_s: Floats
     num_spans: Ints
     prices: Floats
+    levels: Floats
+    rungs: Ints
 
 
 @kernel
@@ -175,85 +184,125 @@ def best_wide(link: Uplink, size: int) -> tuple[Floats, Bools]:
     least_j = np.full((num_devices, num_spans), np.inf)
     members = np.zeros((num_devices, num_spans, len(link.prices)), np.bool_)
     terms = np.empty(len(link.prices))
+    cheapest_j = np.cumsum(np.sort(link.prices))
     for device in range(num_devices):
         for span in range(link.num_spans[device]):
-            if link.shortest_s[device, -1] <= link.spans_s[device, span + 1]:
-                least_j[device, span] = _least(link, size, device, span, terms, members[device, span])
+            begin_s, end_s = link.spans_s[device, span], link.spans_s[device, span + 1]
+            if not link.shortest_s[device, -1] <= end_s:
+                continue
+            fewest = size
+            while link.shortest_s[device, fewest - 1] > end_s:
+                fewest += 1
+            floor_j = cheapest_j[fewest - 1] + begin_s * link.circuit_power_w
+            if floor_j >= link.worth_j[device]:
+                least_j[device, span] = floor_j  # not worth it: no better bound is needed
+            else:
+                least_j[device, span] = _least(link, fewest, device, span, terms, members[device, span])
     return least_j, members
 
 
 @inner
-def _least(link: Uplink, size: int, device: int, span: int, terms: Floats, members: Bools) -> float:
+def _least(link: Uplink, fewest: int, device: int, span: int, terms: Floats, members: Bools) -> float:
     """The best bound found for a span; `members` is left with a group that has the power it takes, if one was seen."""
     begin_s, end_s = link.spans_s[device, span], link.spans_s[device, span + 1]
-    time_s = np.sqrt(begin_s * end_s)
-    least_j = -np.inf
-    for price in POWER_PRICES:
-        low = -link.logs[device].max()
-        high = low + link.need[device] / (time_s * size) + 1.0
-        for _ in range(NUM_HALVINGS):
-            log_level = 0.5 * (low + high)
-            _choose(link, size, device, time_s, log_level, price, terms, members)
-            carried = 0.0
-            for each in range(len(link.prices)):
-                if members[each]:
-                    carried += max(0.0, log_level + link.logs[device, each])
-            if carried * time_s < link.need[device]:
-                low = log_level
-            else:
-                high = log_level
-        begin_j = _choose(link, size, device, begin_s, high, price, terms, members)
-        end_j = _choose(link, size, device, end_s, high, price, terms, members)
+    rung, least_j = max(0, link.rungs[device, span] - 1), -np.inf
+    while True:
+        price = POWER_PRICES[rung]
+        level = _find_level(link, fewest, device, span, price, terms, members)
+        begin_j, _, _ = _choose(link, fewest, device, begin_s, level, price, terms, members)
+        end_j, _, _ = _choose(link, fewest, device, end_s, level, price, terms, members)
         least_j = max(least_j, min(begin_j, end_j))
-        if _power(link, device, members, high) <= link.max_power_w:
+        link.levels[device, span], link.rungs[device, span] = level, rung
+        if rung + 1 == len(POWER_PRICES) or _power(link, device, members, level) <= link.max_power_w:
+            return least_j
+        rung += 1
+
+
+@inner
+def _find_level(
+    link: Uplink, fewest: int, device: int, span: int, price: float, terms: Floats, members: Bools
+) -> float:
+    """The largest level found at which the chosen subcarriers do not carry all bits by the end of the span."""
+    end_s, lowest = link.spans_s[device, span + 1], -link.logs[device, 0]
+    rate = link.need[device] / end_s
+    level = link.levels[device, span]
+    if level == -np.inf:
+        level = (rate - link.logs[device, :fewest].sum()) / fewest
+    low, high = lowest, np.inf
+    for _ in range(NUM_STEPS):
+        level = max(level, lowest + CLOSE_LEVEL)
+        _, num_on, sum_logs = _choose(link, fewest, device, end_s, level, price, terms, members)
+        if num_on * level + sum_logs < rate:
+            low = level
+        else:
+            high = level
+        proposal = (rate - sum_logs) / num_on if num_on > 0 else level + 1.0
+        if not low < proposal < high:
+            proposal = 0.5 * (low + high) if high < np.inf else low + 1.0
+        if abs(proposal - level) < CLOSE_LEVEL or high - low < 2.0 * CLOSE_LEVEL:
             break
-    return least_j
+        level = proposal
+    return low if low > lowest else level
 
 
 @inner
 def _choose(
     link: Uplink,
-    size: int,
+    fewest: int,
     device: int,
     time_s: float,
     log_level: float,
     price: float,
     terms: Floats,
     members: Bools,
-) -> float:
-    """The subcarriers with the smallest terms and all with a term below zero, and the bound that they give."""
-    level = np.exp(log_level)
-    weight = (1.0 + price) * time_s
+) -> tuple[float, int, float]:
+    """The bound with the smallest terms and all below zero; how many of these carry bits, and their logarithms."""
+    level, weight = np.exp(log_level), (1.0 + price) * time_s
     total_j = weight / time_s * level * link.need[device]
     total_j += time_s * (link.circuit_power_w - price * link.max_power_w)
-    count = 0
-    for each in range(len(link.prices)):
-        over = log_level + link.logs[device, each]
-        terms[each] = link.prices[each]
-        if over > 0.0:
-            terms[each] -= weight * (level * (over - 1.0) + link.inverse[device, each])
-        members[each] = terms[each] < 0.0
-        if members[each]:
-            total_j += terms[each]
-            count += 1
-    while count < size:
-        smallest = -1
-        for each in range(len(link.prices)):
-            if not members[each] and (smallest < 0 or terms[each] < terms[smallest]):
-                smallest = each
-        members[smallest] = True
-        total_j += terms[smallest]
+    least_price = link.prices.min()
+    count, num_on, sum_logs = 0, 0, 0.0
+    members[:] = False
+    for rank in range(len(members)):
+        gain_j = _gain(link, device, rank, log_level, level, weight)
+        if gain_j <= least_price:
+            break
+        term_j = link.prices[link.order[device, rank]] - gain_j
+        if term_j < 0.0:
+            members[link.order[device, rank]] = True
+            total_j += term_j
+            count, num_on, sum_logs = count + 1, num_on + 1, sum_logs + link.logs[device, rank]
+    if count < fewest:
+        for rank in range(len(members)):
+            subcarrier = link.order[device, rank]
+            terms[rank] = link.prices[subcarrier] - _gain(link, device, rank, log_level, level, weight)
+            if members[subcarrier]:
+                terms[rank] = np.inf
+    while count < fewest:
+        rank = int(np.argmin(terms))
+        members[link.order[device, rank]] = True
+        total_j += terms[rank]
         count += 1
-    return float(total_j)
+        if log_level + link.logs[device, rank] > 0.0:
+            num_on, sum_logs = num_on + 1, sum_logs + link.logs[device, rank]
+        terms[rank] = np.inf
+    return total_j, num_on, sum_logs
+
+
+@inner
+def _gain(link: Uplink, device: int, rank: int, log_level: float, level: float, weight: float) -> float:
+    """How much a subcarrier lowers the bound, apart from its price."""
+    over = log_level + link.logs[device, rank]
+    return weight * (level * (over - 1.0) + link.inverse[device, rank]) if over > 0.0 else 0.0
 
 
 @inner
 def _power(link: Uplink, device: int, members: Bools, log_level: float) -> float:
     """What the group radiates at a water level."""
     level, power_w = np.exp(log_level), 0.0
-    for each in range(len(members)):
-        if members[each]:
-            power_w += max(0.0, level - link.inverse[device, each])
+    for rank in range(len(members)):
+        if members[link.order[device, rank]]:
+            power_w += max(0.0, level - link.inverse[device, rank])
     return power_w
 
 
