@@ -93,7 +93,7 @@ def test_orders_that_wait_for_each_other_are_refused() -> None:
 
 def write(path: Path, durations_s: Floats, drop: int | None = None) -> Path:
     """As a trace in the columns of StragglerAnalysis; operation times of a stage follow each other."""
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (step, replica, stage, mb, ("forward-compute", "backward-compute")[kind], 100.0 * kind + mb, durations_s[index])
         for index in np.ndindex(durations_s.shape)
         for step, replica, stage, mb, kind in [index]

@@ -173,12 +173,17 @@ def test_a_capture_that_fails_to_begin_does_not_end_the_noting(
     assert hook.noted == [(5, 2_000_000)]
 
 
+def begin_a_capture(said: list[str]) -> None:
+    Graph().capture_begin()
+    said.append("captures")
+
+
 def test_a_capture_waits_until_a_query_in_progress_has_returned() -> None:
     gate, said = cuda.CaptureGate(), list[str]()
     put_back = gate.watch(Graph)
     with gate.querying() as may_query:
         assert may_query
-        capture = Thread(target=lambda: (Graph().capture_begin(), said.append("captures")))
+        capture = Thread(target=begin_a_capture, args=(said,))
         capture.start()
         capture.join(0.05)
         said.append("queried")
@@ -194,6 +199,7 @@ def test_a_call_that_goes_into_a_graph_is_neither_noted_nor_timed(monkeypatch: p
     monkeypatch.setattr(hooks, "_operator", lambda name: onward)
     ends = SimpleNamespace(is_capturing=lambda: True)  # anything else that is asked of it fails
 
-    kernel = hooks._cuda_kernel(SimpleNamespace(), ends, "allreduce_", hooks.RECORDED_OPERATORS["allreduce_"])
+    nothing: Any = SimpleNamespace()
+    kernel = hooks._cuda_kernel(nothing, ends, "allreduce_", hooks.RECORDED_OPERATORS["allreduce_"])
 
     assert kernel(hooks.AFTER_AUTOGRAD, 1, 2) == ("onward", (1, 2))

@@ -152,7 +152,7 @@ def change_shares() -> Callable[[Beside], object]:
         last = len(COUNTS) - len(plans)
         if plans and all(reader.word(HeaderWord.PLAN_IN_USE) == last for reader in readers.values()):
             publish_shares(readers, SetShares(last + 1, tuple(plans.pop(last + 1))))
-        return not plans
+        return None if plans else True
 
     return act
 
