@@ -69,6 +69,8 @@ def test_every_answer_has_a_gap_and_prices(run: Run) -> None:
     assert "at most" in report.tables[0].note
     ((_, _, saving_j, worth_j, bound_j, gap),) = report.tables[1].rows
     assert saving_j == worth_j
+    assert isinstance(worth_j, float)
+    assert isinstance(bound_j, float)
     assert gap == pytest.approx(100 * (1 - worth_j / bound_j))
     assert [row[0] for row in report.tables[2].rows] == ["subcarrier", "core"]
     assert all(isinstance(row[1], float) and row[1] >= 0 for row in report.tables[2].rows)

@@ -242,7 +242,7 @@ def _find_level(
         if abs(proposal - level) < CLOSE_LEVEL or high - low < 2.0 * CLOSE_LEVEL:
             break
         level = proposal
-    return low if low > lowest else level
+    return float(low if low > lowest else level)
 
 
 @inner
