@@ -40,7 +40,7 @@ def lived(workload: Workload, name: str, until_s: float, num_more: int) -> PoolS
     fleet = empty_fleet(workload.node_gpus, JobArrays(workload.job_kind, none, *fields, workload.job_checkpoint_s))
     story = empty_record(workload.job_duration_s, 100, 1, 1000)
     clock = np.array([0.0, -1.0])
-    run_until(fleet, story, empty_queue(6 * workload.num_jobs + 64), clock, until_s, *QUOTA, rules)
+    run_until(fleet, story, empty_queue(9 * workload.num_jobs + 64), clock, until_s, *QUOTA, rules)
     first = int(story.ticks[NEXT_JOB])
     for job in range(first, min(first + num_more, workload.num_jobs)):
         fleet.jobs["submit_s"][job] = until_s

@@ -37,7 +37,7 @@ def cuts(workload: Workload, name: str, num_cuts: int) -> Iterator[tuple[Fleet, 
     none = np.zeros(workload.num_jobs, np.int64)
     fields = (workload.job_gpus, workload.job_workers, workload.job_submit_s, workload.job_guarantee_h)
     fleet = empty_fleet(workload.node_gpus, JobArrays(workload.job_kind, none, *fields, workload.job_checkpoint_s))
-    story, agenda = empty_record(workload.job_duration_s, 50, 1, 1000), empty_queue(6 * workload.num_jobs + 64)
+    story, agenda = empty_record(workload.job_duration_s, 50, 1, 1000), empty_queue(9 * workload.num_jobs + 64)
     clock = np.array([0.0, -1.0])
     for until_s in np.linspace(0, float(workload.job_submit_s[-1]), num_cuts + 1)[1:]:
         run_until(fleet, story, agenda, clock, float(until_s), *QUOTA, POLICIES[name])

@@ -30,7 +30,7 @@ def moments(jobs: Workload, name: str, quota_gpus: float, num_moments: int) -> I
     none = np.zeros(jobs.num_jobs, np.int64)
     fields = (jobs.job_gpus, jobs.job_workers, jobs.job_submit_s, jobs.job_guarantee_h, jobs.job_checkpoint_s)
     fleet = empty_fleet(jobs.node_gpus, JobArrays(jobs.job_kind, none, *fields))
-    story, agenda = empty_record(jobs.job_duration_s, 100, 1, 1000), empty_queue(6 * jobs.num_jobs + 64)
+    story, agenda = empty_record(jobs.job_duration_s, 100, 1, 1000), empty_queue(9 * jobs.num_jobs + 64)
     clock, quota = np.array([0.0, -1.0]), (np.array([1.0]), np.array([quota_gpus]))
     for until_s in np.linspace(0, float(jobs.job_submit_s[-1]), num_moments + 1)[1:]:
         run_until(fleet, story, agenda, clock, float(until_s), *quota, POLICIES[name])

@@ -17,13 +17,6 @@ def available(fleet: Fleet, node: int) -> int:
 
 
 @inner
-def may_use(fleet: Fleet, job: int, node: int) -> bool:
-    """Whether a job may run on a node at all."""
-    mask = fleet.jobs[job].mask
-    return bool(mask < 0 or fleet.masks[mask, node])
-
-
-@inner
 def fragmentation(free: int, artifact: bool) -> float:
     """How many of `free` GPUs on a node a typical request cannot use (Weng et al., ATC 2023).
 

@@ -13,7 +13,6 @@ from takeup.cluster.scheduling.counters import (
     available,
     fragmentation,
     fullest_fit,
-    may_use,
     place_worker,
     remove_worker,
 )
@@ -72,9 +71,10 @@ def find_node(fleet: Fleet, job: int, rule: int) -> int:
     if fleet.totals[FREE_GPUS] < asked:
         return -1
     best, lowest = -1, np.inf
+    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
         idle = available(fleet, node)
-        if idle >= asked and may_use(fleet, job, node):
+        if idle >= asked and (mask < 0 or fleet.masks[mask, node]):
             score = _score(fleet, node, job, idle, rule)
             if score < lowest:
                 best, lowest = node, score
@@ -84,10 +84,11 @@ def find_node(fleet: Fleet, job: int, rule: int) -> int:
 @inner
 def _fullest_shared(fleet: Fleet, job: int) -> int:
     best, least, milli = -1, 1000, fleet.jobs[job].milli
+    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
         it = fleet.nodes[node]
         has_shared_room = 1000 * (it.size - it.free) - it.high_milli - it.spot_milli >= milli
-        if it.healthy and has_shared_room and may_use(fleet, job, node):
+        if it.healthy and has_shared_room and (mask < 0 or fleet.masks[mask, node]):
             slot = fullest_fit(fleet, node, milli)
             if slot >= 0 and fleet.share_room_milli[node, slot] < least:
                 best, least = node, fleet.share_room_milli[node, slot]
@@ -98,9 +99,10 @@ def _fullest_shared(fleet: Fleet, job: int) -> int:
 def _num_slots(fleet: Fleet, job: int) -> int:
     """How many workers of a job of whole GPUs fit now; counting stops when there are enough."""
     count, asked = 0, fleet.jobs[job].gpus
+    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
         idle = available(fleet, node)
-        if idle >= asked and may_use(fleet, job, node):
+        if idle >= asked and (mask < 0 or fleet.masks[mask, node]):
             count += idle // asked
             if count >= fleet.jobs[job].workers:
                 break
@@ -163,8 +165,9 @@ def plan_gang(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bo
 @inner
 def _num_possible(fleet: Fleet, job: int, asked: int) -> int:
     count = 0
+    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
-        count += max(0, room_in_plan(fleet, node)) // asked if may_use(fleet, job, node) else 0
+        count += max(0, room_in_plan(fleet, node)) // asked if (mask < 0 or fleet.masks[mask, node]) else 0
         if count >= fleet.jobs[job].workers:
             break
     return count
@@ -201,9 +204,10 @@ def _plan_nodes(fleet: Fleet, job: int, asked: int, now_s: float, rules: Schedul
 @inner
 def _best_node(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> int:
     best, lowest, lowest_second = -1, np.inf, np.inf
+    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
         it = fleet.nodes[node]
-        if not may_use(fleet, job, node):
+        if mask >= 0 and not fleet.masks[mask, node]:
             continue
         if it.stale == 1:
             count, it.price, it.second = choose(fleet, node, asked, now_s, rules)
@@ -236,8 +240,9 @@ def _put_back(fleet: Fleet, victim: int) -> None:
 @inner
 def _fits(fleet: Fleet, job: int, asked: int) -> bool:
     count = 0
+    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
-        count += max(0, idle_in_plan(fleet, node)) // asked if may_use(fleet, job, node) else 0
+        count += max(0, idle_in_plan(fleet, node)) // asked if (mask < 0 or fleet.masks[mask, node]) else 0
         if count >= fleet.jobs[job].workers:
             return True
     return False
@@ -313,8 +318,9 @@ def _seat_tightly(fleet: Fleet, job: int, asked: int) -> None:
 @inner
 def _tightest(fleet: Fleet, job: int, asked: int) -> int:
     best, least = -1, 1_000_000
+    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
         idle = idle_in_plan(fleet, node)
-        if asked <= idle < least and may_use(fleet, job, node):
+        if asked <= idle < least and (mask < 0 or fleet.masks[mask, node]):
             best, least = node, idle
     return best

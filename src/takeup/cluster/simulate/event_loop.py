@@ -306,7 +306,7 @@ def run_until(
     """Process all events before `until_s`; returns the number of scheduling passes."""
     num_turns = 0
     while True:
-        if agenda.counts[0] > len(agenda.entries) - 2 * len(fleet.jobs):
+        if agenda.counts[0] > len(agenda.entries) - 4 * len(fleet.jobs):
             _drop_stale(fleet, story, agenda)
         if story.ticks[CHANGED] or story.ticks[NEWCOMER] >= 0:
             _decide(fleet, story, agenda, clock, hours, quota, rules)

@@ -189,7 +189,7 @@ class _PoolReplay:
         )
         return cls(
             name=workload.pools[number], organisations=workload.organisations, members=members,
-            fleet=layout.empty_fleet(sizes, jobs), story=story, agenda=events.empty_queue(6 * len(members) + 64),
+            fleet=layout.empty_fleet(sizes, jobs), story=story, agenda=events.empty_queue(9 * len(members) + 64),
             clock=np.array([0.0, -1.0]), to_s=to_s,
             spot_submit_s=jobs.submit_s[jobs.kind == Kind.SPOT], quota_gpus=np.full(num_hours, np.nan),
             high_nodes=np.full(num_hours, np.nan), below_gpus=np.full(num_hours, np.nan),
