@@ -153,7 +153,7 @@ def test_an_error_is_the_same_sentence_when_it_is_waited_for_directly() -> None:
         arrivals[0, 4][0].wait()
 
 
-def test_whether_to_wait_ahead_is_asked_anew_for_every_message() -> None:
+def test_whether_to_wait_ahead_is_decided_again_for_every_message() -> None:
     noted: list[int] = []
     measured = [True, False, True]
     arrivals = noting(noted, eager=measured.pop)

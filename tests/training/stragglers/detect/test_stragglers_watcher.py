@@ -188,7 +188,7 @@ def test_the_anchor_is_a_call_that_comes_once_in_every_iteration() -> None:
     assert len(watcher.iterations_s) == 59
 
 
-def test_a_job_that_does_something_else_from_then_on_is_watched_anew() -> None:
+def test_a_job_that_does_something_else_from_then_on_is_watched_again() -> None:
     first, then = logs_of(data_parallel(4), 60, Faults(), 0), logs_of(two_by_two(), 60, Faults(), 0)
     watcher = StragglerDetector()
     watcher.see(first)

@@ -150,7 +150,7 @@ def test_messages_that_nobody_waits_for_are_not_kept_for_ever(
     assert [row for row, _ in hook._unwaited.values()] == [7, 8, 9]
 
 
-def test_groups_of_ranks_that_begin_anew_are_others(hook: hooks.CallHook) -> None:
+def test_groups_of_ranks_that_begin_again_are_others(hook: hooks.CallHook) -> None:
     dist.all_reduce(torch.ones(1))
     hook.new_epoch()
     dist.all_reduce(torch.ones(1))

@@ -102,7 +102,7 @@ def given_rank(process: int) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_after_a_rank_died_in_a_pause_torchrun_starts_all_anew_in_the_roles_that_were_ordered(
+def test_after_a_rank_died_in_a_pause_torchrun_starts_all_again_in_the_roles_that_were_ordered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in PLAIN.items():

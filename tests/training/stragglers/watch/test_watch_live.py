@@ -308,7 +308,7 @@ def alone_by_one_process(job: WatchedJob) -> list[float]:
 def test_gradients_stay_those_of_the_whole_batch_however_it_is_shared() -> None:
     lived_through = lived()["shares"]
 
-    assert lived_through.beside.outcome.counts == COUNTS[-1]  # all plans were followed, one after the other
+    assert lived_through.beside.outcome is True  # all plans were published, each once all ranks followed the last
     assert np.abs(np.array(lived_through.recorded.weights) - alone_by_one_process(SHARED)).max() < 1e-6
 
 
@@ -391,7 +391,7 @@ def test_a_pipeline_with_a_thin_cable_is_asked_and_changes_its_schedule_and_noth
     )
 
     actions = actions_for_the_cable(session)
-    assert actions[:1] == ["the pipeline measures the link and plans its schedule anew"], session.findings
+    assert actions[:1] == ["the pipeline measures the link and plans its schedule again"], session.findings
     assert changed in actions
     assert np.allclose(recorded.weights, alone.weights, rtol=0, atol=1e-9)
 

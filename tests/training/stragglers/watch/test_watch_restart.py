@@ -89,7 +89,7 @@ def test_a_cheap_restart_comes_sooner_than_a_dear_one_and_short_events_are_waite
     ("most", "number", "expected"),
     [("3", "0", True), ("3", "2", True), ("3", "3", False), ("0", "0", False), ("", "", True), ("many", "0", True)],
 )
-def test_torchrun_starts_ranks_anew_as_often_as_it_was_told_and_others_are_trusted(
+def test_torchrun_starts_ranks_again_as_often_as_it_was_told_and_others_are_trusted(
     most: str, number: str, expected: bool
 ) -> None:
     found = {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": number}

@@ -88,7 +88,7 @@ def test_even_shares_come_back_when_the_rank_has_recovered_and_all_follow(tmp_pa
     assert session.remedies.slow == ()
 
 
-def test_shares_are_chosen_anew_once_more_is_known_of_the_slow_rank(tmp_path: Path) -> None:
+def test_shares_are_chosen_again_once_more_is_known_of_the_slow_rank(tmp_path: Path) -> None:
     rings = four(tmp_path)
     sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
     session, judge = watched(tmp_path, [SLOW_RANK])
@@ -266,7 +266,7 @@ def test_a_slowdown_that_has_vanished_before_the_pause_is_left_alone(
     assert [ring.words[HeaderWord.PLAN] for ring in rings] == [0, 0, 0, 0]
 
 
-def test_ranks_that_begin_anew_get_a_new_judge(tmp_path: Path) -> None:
+def test_ranks_that_begin_again_get_a_new_judge(tmp_path: Path) -> None:
     judges: list[Scripted] = []
 
     def judge() -> Scripted:

@@ -369,7 +369,8 @@ def _side_by_side(accounts: Sequence[TimeAccount]) -> list[Floats]:
         return []
     common = reduce(np.intersect1d, [account.numbers for account in accounts])
     if len(common) >= 0.5 * max(len(account.numbers) for account in accounts):
-        return [account.owns_s[np.isin(account.numbers, common)] for account in accounts]
+        places = [np.intersect1d(account.numbers, common, return_indices=True)[1] for account in accounts]
+        return [account.owns_s[each] for account, each in zip(accounts, places, strict=True)]  # each number once
     number = min(len(account.owns_s) for account in accounts)
     return [account.owns_s[len(account.owns_s) - number :] for account in accounts]
 
