@@ -247,7 +247,7 @@ def listener() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def core() -> Iterator[ChildProcess]:
-    made = ChildProcess("core.py", "cpu-time")
+    made = ChildProcess("core.py")
     made.hear()
     yield made
     made.close()
