@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -43,8 +44,9 @@ def test_every_series_needs_attributes() -> None:
         OrgLinear(ATTRIBUTES).observe(0, [1.0, 2.0, 3.0])
 
 
-@pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
-def test_without_torch_training_names_the_extra() -> None:
+def test_without_torch_training_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+
     with pytest.raises(MissingEngine, match=r"takeup\[torch\]"):
         fed(844).train(seed=0)
 
