@@ -13,7 +13,6 @@ import pytest
 
 from takeup.errors import MissingEngine, UnknownName
 from takeup.training.pipelines.lab import network
-from takeup.training.pipelines.lab import network as networks
 from takeup.training.pipelines.lab.network import PipelineNetwork, rate_bps, uses_namespaces
 from takeup.training.pipelines.profile import Link, Profile
 
@@ -48,9 +47,8 @@ class Noted:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
     Noted.made = []
-    for module in (network, networks):
-        monkeypatch.setattr(module, "Namespace", Noted)
-        monkeypatch.setattr(module, "check_commands", lambda: None)
+    monkeypatch.setattr(network, "NetworkNamespace", Noted)
+    monkeypatch.setattr(network, "check_commands", lambda: None)
     return Noted.made
 
 

@@ -55,7 +55,7 @@ def test_ranks_do_not_outlive_whoever_started_the_laboratory(monkeypatch: pytest
     rank = Rank()
     monkeypatch.setattr(os, "getppid", lambda: 1)
 
-    with pytest.raises(SystemExit, match="whoever started the laboratory is gone"):
+    with pytest.raises(SystemExit, match="the process that started the laboratory has ended"):
         program._join([rank])  # type: ignore[list-item]
 
     assert rank.killed
