@@ -146,7 +146,9 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, server(Path(folder)) as (process, url):
         found = asyncio.run(measured(process, url, options.connections, options.requests))
-    return publish(report_of(*found, options.connections, options.requests), "serving-hostile", options)
+    alone, attacked, grown_bytes, stop_s = found
+    report = report_of(alone, attacked, grown_bytes, stop_s, options.connections, options.requests)
+    return publish(report, "serving-hostile", options)
 
 
 def report_of(

@@ -44,13 +44,15 @@ from takeup.papers.falcon.detection import (
 from takeup.training.stragglers.detect.change_points import ChangePointDetector
 from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
 from takeup.training.stragglers.remedy.restart import (
+    LINK_MINUTES,
     DurationDistribution,
+    Quantiles,
     Remedy,
     expected_loss_s,
     plan_escalation,
     ski_rental,
 )
-from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, IterationStream, Quantiles
+from takeup.training.traces.slowdowns import LARGE_MINUTES, IterationStream
 
 Alarms = Callable[..., list[Alarm]]
 Part = tuple[list[Table], list[Check]]
