@@ -74,7 +74,7 @@ def is_all_gone(before: Counter[type]) -> bool:
 
 def test_waves_of_two_hundred_clients_lose_nobody_and_leave_only_what_is_remembered() -> None:
     """Counted in objects, and in bytes of Python: what a wave leaves is at most the events that are remembered."""
-    with house(Forgetful(), max_running=8, max_waiting=NUM_CLIENTS) as client:
+    with house(Forgetful(), max_running=8, max_waiting=2 * NUM_CLIENTS) as client:
         before = living()
         codes = run_wave(client) + run_wave(client)  # now the board is full, and tables have their sizes
         tracemalloc.start()
@@ -124,7 +124,7 @@ async def two_and_many(client: httpx.Client, painter: Painter) -> list[int]:
 
 def test_clients_that_go_away_in_the_queue_leave_no_work_behind() -> None:
     painter = Forgetful(holds=True)
-    with house(painter, max_running=1, max_waiting=NUM_CLIENTS) as client:
+    with house(painter, max_running=1, max_waiting=2 * NUM_CLIENTS) as client:
         before = living()
         asyncio.run(impatient(client))
         eventually(lambda: metric(client, "num_requests_running") == metric(client, "num_requests_waiting") == 0)

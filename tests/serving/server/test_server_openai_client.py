@@ -220,7 +220,7 @@ def test_two_hundred_clients_at_once_get_their_own_image(direct: StepEngine) -> 
         async with AsyncOpenAI(base_url=url, api_key=ALICE, timeout=300, max_retries=0) as client:
             return await asyncio.gather(*(one(client, seed) for seed in range(NUM_CLIENTS)))
 
-    with house(backend, model=REAL, max_running=32, max_waiting=NUM_CLIENTS) as http:
+    with house(backend, model=REAL, max_running=32, max_waiting=2 * NUM_CLIENTS) as http:
         made = asyncio.run(all_of_them(f"{http.base_url}/v1"))
         eventually(lambda: backend.engine.num_running == 0)
         numbers = {name: metric(http, name) for name in ("images_total", "network_calls_total")}

@@ -16,18 +16,18 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("pytorch")]
 SET_NAME = 15  # of prctl
 REAL_THREADS = """
 import torch, torch.distributed as dist
-from takeup.training.stragglers.watch import groups
+from takeup.training.stragglers.watch import gloo_shutdown
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.all_reduce(torch.ones(1))
-groups.wait_for_threads()
-print(len(groups._turns_if_all_rest()))
+gloo_shutdown.wait_for_threads()
+print(len(gloo_shutdown._stats_if_idle()))
 """
 # A thread that computes needs the interpreter after every operation, as one that frees tensors does.
 BUSY_THREAD = """
 import ctypes, threading, time
 import torch, torch.distributed as dist
-from takeup.training.stragglers.watch.gloo_shutdown import keep_for_ever
+from takeup.training.stragglers.watch.gloo_shutdown import keep_group_alive
 
 def compute():
     ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop")
@@ -38,7 +38,7 @@ def compute():
     threading.Event().wait()
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-keep_for_ever(dist.group.WORLD)
+keep_group_alive(dist.group.WORLD)
 is_busy = threading.Event()
 threading.Thread(target=compute, daemon=True).start()
 is_busy.wait()

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 import torch, torch.distributed as dist
 from takeup.training.stragglers.watch.hook import install
-from takeup.training.stragglers.watch.call_ends import Waits
+from takeup.training.stragglers.watch.call_ends import CallEndThreads
 
 torch.set_num_threads(1)
 folder = Path(tempfile.mkdtemp())
@@ -29,7 +29,7 @@ store = dist.FileStore(str(folder / "store"), 1)
 for attempt in range(30):
     if attempt == 0:
         hook, ended = install(folder), []
-        hook.waits = Waits(ended.append)
+        hook.waits = CallEndThreads(ended.append)
     dist.init_process_group("gloo", store=dist.PrefixStore(str(attempt), store), rank=0, world_size=1)
     works = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(20)]
     sum(range(20_000))  # holds the interpreter while Gloo's threads finish
@@ -42,11 +42,11 @@ import sys
 from pathlib import Path
 import torch, torch.distributed as dist
 from takeup.training.stragglers.watch.hook import install
-from takeup.training.stragglers.watch.ring_reader import Reader
-from takeup.training.stragglers.watch.call_ends import Waits
+from takeup.training.stragglers.watch.ring_reader import RingReader
+from takeup.training.stragglers.watch.call_ends import CallEndThreads
 
 torch.set_num_threads(1)
-Waits._follow = lambda self, calls: None  # threads that never get a core
+CallEndThreads._follow = lambda self, calls: None  # threads that never get a core
 hook = install(Path(sys.argv[1]))
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(50):
@@ -55,7 +55,7 @@ for _ in range(50):
         pass
     dist.all_reduce(torch.ones(20))
 hook.waits.close()
-calls = Reader(next(Path(sys.argv[1]).glob("*.ring"))).read()
+calls = RingReader(next(Path(sys.argv[1]).glob("*.ring"))).read()
 for asked, other in zip(calls[:-1:2], calls[1::2]):
     print(other["began_ns"] - asked["ended_ns"])
 """
