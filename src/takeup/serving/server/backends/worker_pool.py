@@ -73,9 +73,10 @@ def serve_jobs(pipe: Connection, plan: BackendPlan) -> None:
     try:
         loop.listen(backend)
     finally:
-        hard_stop = threading.Timer(CLOSE_S, os._exit, [1])  # a thread may be stuck in a computation
-        hard_stop.daemon = True
-        hard_stop.start()
+        if multiprocessing.parent_process() is not None:  # never ends a program that serves jobs in a thread
+            hard_stop = threading.Timer(CLOSE_S, os._exit, [1])  # a thread may be stuck in a computation
+            hard_stop.daemon = True
+            hard_stop.start()
         backend.close()
 
 
