@@ -24,7 +24,8 @@ from math import floor, isfinite
 from pathlib import Path
 
 from takeup.cluster.contract import Scheduler
-from takeup.cluster.engines.slurm.commands import Backoff, JobBackoff, Slurm, SlurmDown, caller
+from takeup.cluster.engines.slurm.backoff import Backoff, JobBackoff
+from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown, caller
 from takeup.cluster.engines.slurm.journal import Journal, Notice, SlurmLedger
 from takeup.cluster.engines.slurm.rows import (
     EXPLAINS,

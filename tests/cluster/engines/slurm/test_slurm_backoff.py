@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from takeup.cluster.engines.slurm.commands import Backoff, JobBackoff, SlurmDown
+from takeup.cluster.engines.slurm.backoff import Backoff, JobBackoff
+from takeup.cluster.engines.slurm.commands import SlurmDown
 
 
 def test_each_silence_is_waited_for_twice_as_long_until_somebody_answers() -> None:
