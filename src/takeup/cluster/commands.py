@@ -73,7 +73,7 @@ def cluster() -> None:
     gfs_promised gfs_published gfs_simple_place gfs_simple_preempt gfs_published_simple_place
     gfs_published_simple_preempt gfs_artifact; yarn_cs chronus lyra fgd as the GFS paper evaluated them, and
     yarn_cs_published chronus_published lyra_published fgd_published as their own papers say.
-    Engines: embedded slurm kubernetes.
+    Engines: slurm and kubernetes for run, embedded for play.
     Workloads: small a100_2296 a100_2296_low a100_2296_high v2026 v2026_served.
     """
 
@@ -140,21 +140,37 @@ def forecast(models: str, as_json: bool, out: Path | None, quiet: bool, **settin
     show(_report("forecast", "gfs", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
+ROUND_OPTIONS: dict[str, dict[str, Any]] = {
+    "--metrics": {"help": "File for metrics in the text format of Prometheus."},
+    "--dry-run": {"is_flag": True, "help": "Shadow mode: report decisions with their reasons, change nothing."},
+}
+
+
+@cluster.command()
+@click.argument("policy", default="gfs")
+@click.option("--for-s", type=float, help="Seconds to play, one day if absent.")
+@click.option("--period-s", type=float, help="Seconds between two rounds, 300 if absent.")
+@with_options(TRACE_OPTIONS, QUOTA_OPTIONS, ROUND_OPTIONS)
+@output_options
+def play(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Run POLICY as a controller of simulated jobs, in virtual time. Every decision is printed with its reason."""
+    show(_report("play", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
 @cluster.command("run")
 @click.argument("policy", default="gfs")
-@click.option("--engine", default="embedded", show_default=True, help="The engine to run on.")
-@click.option("--dry-run", is_flag=True, help="Shadow mode: report decisions with their reasons, change nothing.")
-@click.option("--for-s", type=float, help="Seconds to run; by default until stopped, one day on the embedded engine.")
-@click.option("--period-s", type=float, help="Seconds between two rounds; by default 1, 300 on the embedded engine.")
+@click.option("--engine", help="The cluster to control: slurm or kubernetes.")
+@click.option("--for-s", type=float, help="Seconds to run; until stopped if absent.")
+@click.option("--period-s", type=float, help="Seconds between two rounds, 1 if absent.")
 @click.option("--journal", help="File for the write-ahead journal, from which a restarted controller continues.")
-@click.option("--metrics", help="File for metrics in the text format of Prometheus.")
 @click.option("--conf", "--kubeconfig", "conf", help="The slurm.conf or kubeconfig to use instead of the default one.")
 @click.option("--against", default="fifo", show_default=True, help="The policy to compare each past day with.")
-@with_options(TRACE_OPTIONS, QUOTA_OPTIONS)
+@with_options(QUOTA_OPTIONS, ROUND_OPTIONS)
 @output_options
 def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Run POLICY as a controller: on a real Slurm or Kubernetes, or on simulated jobs in this process.
+    """Run POLICY as the controller of a real Slurm or Kubernetes cluster.
 
-    Every decision is printed with its reason. Slurm needs '--dry-run' or '--journal'.
+    Every decision is printed with its reason. Slurm needs '--dry-run' or '--journal'. `play` does the same with
+    simulated jobs.
     """
     show(_report("run", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)

@@ -232,7 +232,8 @@ def test_every_day_is_replayed_under_both_policies(stub: Callable[..., type[Stub
 def test_the_embedded_engine_plays_a_workload_in_virtual_time() -> None:
     told: list[str] = []
     report = run(
-        scenario(engine="embedded", dry_run=False, pools=["H800"], for_s=86_400.0, period_s=None), tell=told.append
+        scenario(verb="play", engine=None, dry_run=False, pools=["H800"], for_s=86_400.0, period_s=None),
+        tell=told.append,
     )
     found = tables(report)
 

@@ -188,7 +188,7 @@ SHOWN = [
     {"verb": "benefit", "prices": ["1"]},
     {"verb": "offer", "pools": ["H800"], "at_day": 1.5},
     {"verb": "forecast", "models": ["anchored"]},
-    {"verb": "run", "pools": ["H800"], "for_s": 3000},
+    {"verb": "play", "pools": ["H800"], "for_s": 3000},
 ]
 
 

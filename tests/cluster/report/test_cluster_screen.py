@@ -22,7 +22,7 @@ from takeup.core.control import LoopCounters
 from takeup.core.report import Cell, Report, Table
 
 HOUR_S = 3600.0
-RUN = ("cluster", "run", "gfs", "--for-s", "3600", "--days", "1")
+RUN = ("cluster", "play", "gfs", "--for-s", "3600", "--days", "1")
 
 
 def job(name: str, kind: Kind = Kind.SPOT, gpus: float = 4.0) -> Job:
@@ -211,8 +211,8 @@ def test_on_a_terminal_the_cluster_is_shown_and_the_report_follows(tmp_path: Pat
     code, output, seen = on_a_terminal(*RUN, "--json", folder=tmp_path)
 
     assert code == 0
-    assert all(words in seen for words in ("gfs on embedded", "Queue:", "Evictions:", "Last decisions"))
-    assert '"title": "Cluster: gfs on embedded"' in output
+    assert all(words in seen for words in ("gfs on simulated jobs", "Queue:", "Evictions:", "Last decisions"))
+    assert '"title": "Cluster: gfs on simulated jobs"' in output
 
 
 def test_anywhere_else_every_decision_is_a_line(run: Run) -> None:

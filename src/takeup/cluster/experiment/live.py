@@ -130,7 +130,7 @@ class _LiveRun:
     days: list[Table] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        scenario, is_virtual = self.scenario, self.scenario.engine == "embedded"
+        scenario, is_virtual = self.scenario, self.scenario.verb == "play"
         self.clock = VirtualClock() if is_virtual else WallClock()
         self.engine = _engine(scenario, self.clock)
         self.watched = _ObservedEngine(self.engine, self._look)
@@ -188,12 +188,14 @@ class _LiveRun:
             *(f"left out of the last state: {count} x {reason}" for reason, count in skipped.items()),
             *self.problems,
         )
-        return report_on(scenario, f"Cluster: {scenario.policies[0]} on {scenario.engine}", *tables, notes=notes)
+        return report_on(
+            scenario, f"Cluster: {scenario.policies[0]} on {scenario.engine or 'simulated jobs'}", *tables, notes=notes
+        )
 
     def _until_s(self) -> float | None:
         if self.scenario.for_s is not None:
             return self.scenario.for_s
-        return DAY_S if self.scenario.engine == "embedded" else None
+        return DAY_S if self.scenario.verb == "play" else None
 
     def _hear(self, decision: Decision, outcome: ApplyOutcome) -> None:
         if self.diary.note(decision, outcome):
@@ -215,7 +217,9 @@ class _LiveRun:
 
     def _picture(self) -> Report:
         scenario = self.scenario
-        title = f"{scenario.policies[0]} on {scenario.engine}" + (", dry run" if scenario.dry_run else "")
+        title = f"{scenario.policies[0]} on {scenario.engine or 'simulated jobs'}" + (
+            ", dry run" if scenario.dry_run else ""
+        )
         return views.screen(title, scenario.seed, self.watched.last, self.diary, self.loop.counters, self.problems)
 
     def _write_metrics(self) -> None:
@@ -247,8 +251,8 @@ def _day_table(scenario: ClusterScenario, workload: Workload, title: str) -> Tab
 
 
 def _engine(scenario: ClusterScenario, clock: Clock) -> Any:
-    kind = find_engine(scenario.engine)
-    if scenario.engine == "embedded":
+    kind = find_engine(scenario.engine or "embedded")
+    if scenario.verb == "play":
         return kind(load_workload(scenario)[0], clock)
     given: dict[str, Any] = {"conf": Path(scenario.conf) if scenario.conf else None, "read_only": scenario.dry_run}
     if scenario.engine in JOURNALLED:

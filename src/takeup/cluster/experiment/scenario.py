@@ -31,7 +31,7 @@ class ClusterScenario(Scenario):
     """
 
     domain: Literal["cluster"] = "cluster"
-    verb: Literal["simulate", "compare", "run", "offer", "benefit", "forecast"]
+    verb: Literal["simulate", "compare", "play", "run", "offer", "benefit", "forecast"]
     policies: tuple[str, ...] = ("gfs",)
     workload: str | None = None
     trace: str | None = None
@@ -59,7 +59,7 @@ class ClusterScenario(Scenario):
     models: tuple[str, ...] = ("anchored", "persistence", "last_week_peak")
     demand: str | None = None
     num_hours: int = Field(4, ge=1, le=24)
-    engine: str = "embedded"
+    engine: str | None = None
     conf: str | None = None
     journal: str | None = None
     metrics: str | None = None
@@ -88,6 +88,8 @@ class ClusterScenario(Scenario):
             raise ValueError("give either a workload by name or a trace file, and not both")
         if self.verb not in SEVERAL and len(self.policies) > 1:
             raise ValueError(f"{self.verb!r} takes one policy; 'compare' takes several")
+        if self.verb == "run" and self.engine in {None, "embedded"}:
+            raise ValueError("'run' needs an engine, slurm or kubernetes; 'play' is for simulated jobs")
         if self.from_day is not None and self.to_day is not None and self.from_day >= self.to_day:
             raise ValueError(f"the window from day {self.from_day:g} to {self.to_day:g} is empty; begin earlier")
         return self

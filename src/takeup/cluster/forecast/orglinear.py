@@ -13,7 +13,8 @@ from takeup.cluster.forecast.calibration import PendingForecasts
 from takeup.cluster.forecast.features import Calendar, WeekCalendar
 from takeup.cluster.forecast.forecaster import DemandDistribution, Forecast, Forecaster, Scope
 from takeup.core.arrays import Floats
-from takeup.errors import BadInput, MissingEngine
+from takeup.core.extras import need
+from takeup.errors import BadInput
 
 # OrgLinear as published: one linear layer on trend and cycle of four weeks, with calendar and business attributes -----
 #
@@ -131,12 +132,8 @@ class OrgLinear(Forecaster):
 
 
 def _torch() -> Any:
-    try:
-        return import_module("torch")
-    except ImportError as error:
-        raise MissingEngine(
-            "model 'orglinear' needs the package 'torch'\n\nhint: pip install 'takeup[torch]'"
-        ) from error
+    need("model 'orglinear'", "torch")
+    return import_module("torch")
 
 
 def _fresh(torch: Any, attributes: npt.NDArray[np.int64], num_hours: int) -> dict[str, Any]:

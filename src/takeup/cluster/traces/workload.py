@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from takeup.cluster.model import Kind, Workload
 from takeup.core.arrays import Bools, Floats, Ints
@@ -267,8 +266,9 @@ def _skip_unknown(rows: TraceRows, unknown: npt.NDArray[np.bool_], pool: Texts, 
 
 def _numbered(texts: Texts) -> tuple[Ints, tuple[str, ...]]:
     """Numbers in the order in which texts are first seen, and the texts."""
-    encoded = pa.array(texts, pa.string()).dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.int64), tuple(encoded.dictionary.to_pylist())
+    numbers: dict[str, int] = {}
+    places = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
+    return places, tuple(numbers)
 
 
 def _num_too_large(workload: Workload) -> int:

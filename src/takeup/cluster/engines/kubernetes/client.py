@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from takeup.core.extras import need
 from takeup.core.lazy import load
-from takeup.errors import BadInput, MissingEngine, TakeupError
+from takeup.errors import BadInput, TakeupError
 
 # API server address and credentials: from inside a pod, from a kubeconfig, or given explicitly ------------------------
 
@@ -76,12 +77,8 @@ def _from_kubeconfig(path: Path, context: str) -> ApiAccess:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        read = load("yaml:safe_load")
-    except ImportError:
-        raise MissingEngine(
-            "reading a kubeconfig needs the package 'pyyaml'\n\nhint: pip install 'takeup[k8s]'"
-        ) from None
+    need("reading a kubeconfig", "k8s")
+    read = load("yaml:safe_load")
     try:
         config = read(path.read_text("utf-8"))
     except Exception as error:  # the library's own errors cannot be named before it is imported
