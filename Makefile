@@ -1,8 +1,8 @@
 # The words a person needs. Everything happens in .venv; no root, nothing outside this folder.
 .PHONY: run test test-engines test-random mutants test-spark35 check house bench docs clean
 
-run:  ## set up the light core and take the tour
-	@scripts/setup
+run:  ## set up the core with charts and trace files, and take the tour
+	@scripts/setup tour
 	@echo "run: takeup tour"
 	@.venv/bin/takeup tour
 
@@ -28,7 +28,7 @@ mutants:  ## change the pure rooms a little, 600 times, and count the changes th
 
 test-spark35:  ## the Spark plug-in on Spark 3.5, in an environment of its own
 	@test -x .venv35/bin/python || python3 -m venv .venv35
-	@.venv35/bin/python -m pip install --quiet -e . 'pyspark==3.5.*' pytest pytest-timeout pytest-xdist hypothesis
+	@.venv35/bin/python -m pip install --quiet -e '.[tour]' 'pyspark==3.5.*' pytest pytest-timeout pytest-xdist hypothesis
 	@.venv35/bin/python -m pytest tests/caching/engines/spark
 
 check:  ## format, lint and types

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 import takeup.doctor
 from takeup.cli import takeup as commands
+from takeup.core.extras import EXTRAS
 from takeup.core.report import Report
 from takeup.doctor import REQUIREMENTS, Requirement, examine
 
@@ -24,14 +25,14 @@ def examined_without(monkeypatch: pytest.MonkeyPatch, package: str) -> Result:
 
 
 def test_what_is_there_is_named_with_its_version() -> None:
-    works, found = examine(Requirement("tests", ("pytest",), "make test"))
+    works, found = examine(Requirement("tests", core=("pytest",)))
 
     assert works
     assert found == f"pytest {pytest.__version__}"
 
 
 def test_missing_packages_and_programs_are_named() -> None:
-    works, found = examine(Requirement("part", ("pytest", "no-such-package"), "remedy", ("no-such-program",)))
+    works, found = examine(Requirement("part", core=("pytest", "no-such-package"), programs=("no-such-program",)))
 
     assert not works
     assert found == "missing: no-such-package, no-such-program"
@@ -53,18 +54,18 @@ def test_a_broken_core_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_core_needs_what_the_project_depends_on() -> None:
-    core = next(need for need in REQUIREMENTS if need.is_core)
+    core = next(need for need in REQUIREMENTS if need.core)
     dependencies = {line.partition(">")[0] for line in PROJECT["dependencies"]}
 
-    assert set(core.packages) == dependencies - {"click"}  # without click there is no doctor to ask
+    assert set(core.packages) == dependencies
 
 
-def test_every_remedy_with_an_extra_names_one_that_exists() -> None:
-    lists = [need.remedy.partition("[")[2].partition("]")[0] for need in REQUIREMENTS if "[" in need.remedy]
-    extras = [extra for names in lists for extra in names.split(",")]
+def test_every_extra_is_examined() -> None:
+    assert {extra for need in REQUIREMENTS for extra in need.extras} | {"torch"} == set(EXTRAS)
 
-    assert extras
-    assert set(extras) <= set(PROJECT["optional-dependencies"])
+
+def test_what_is_missing_can_be_got() -> None:
+    assert all(need.how_to_get_it for need in REQUIREMENTS if need.packages or need.programs)
 
 
 @pytest.mark.parametrize("module", ["caching.experiment", "cluster.engines", "edge.engines", "streaming.engines"])
@@ -79,7 +80,7 @@ def test_engines_without_a_registry_are_examined() -> None:
 
 
 def test_what_needs_root_says_so_to_everyone_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    need = Requirement("part", (), "remedy", ("sh",), needs_root=True)
+    need = Requirement("part", programs=("sh",), remedy="remedy", needs_root=True)
     monkeypatch.setattr("takeup.doctor.os.geteuid", lambda: 1000)
     ordinary = examine(need)
     monkeypatch.setattr("takeup.doctor.os.geteuid", lambda: 0)

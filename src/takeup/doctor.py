@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from takeup.core.extras import packages, remedy
 from takeup.core.lazy import load
 from takeup.core.report import Column, Report, Table
 from takeup.output import output_options, show
@@ -16,68 +17,58 @@ from takeup.output import output_options, show
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A part of the product, the packages, programs and permissions it needs, and how to get them."""
+    """A part of the product: the packages, extras, programs and permissions it needs, and how to get them."""
 
     part: str
-    packages: tuple[str, ...]
-    remedy: str
+    extras: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    remedy: str = ""  # beyond the extras
     needs_root: bool = False
     why_not: str = ""  # a function of the first package's version that returns the obstacle, if any
+    core: tuple[str, ...] = ()
 
     @property
-    def is_core(self) -> bool:
-        return self.part == "core"
+    def packages(self) -> tuple[str, ...]:
+        """The packages of the core and of the extras."""
+        return self.core + packages(self.extras)
+
+    @property
+    def how_to_get_it(self) -> str:
+        """What to install."""
+        return " and ".join(filter(None, [remedy(self.extras) if self.extras else "", self.remedy]))
 
 
+ROUTER = "install iproute2 and be root, or use the user-space link"
 REQUIREMENTS = (
-    Requirement(
-        "core", ("numpy", "numba", "pyarrow", "pydantic", "rich", "scipy", "vl-convert-python"), "pip install takeup"
-    ),
-    Requirement("caching engine local", ("numpy",), "pip install takeup"),
+    Requirement("core", remedy="pip install takeup", core=("click", "numba", "numpy", "pydantic", "rich", "scipy")),
+    Requirement("charts", ("charts",)),
+    Requirement("tables in Parquet, large tables", ("traces",)),
+    Requirement("caching engine local"),
     Requirement(
         "caching engine spark",
-        ("pyspark",),
-        "pip install 'takeup[spark]', and a JDK of version 17",
+        ("spark",),
         ("java",),
+        "a JDK of version 17",
         why_not="takeup.caching.engines.spark.plugin_jar:why_not",
     ),
-    Requirement(
-        "caching engine dask",
-        ("distributed", "dask"),
-        "pip install 'takeup[dask]'",
-        why_not="takeup.caching.engines.dask.plugins:why_unsupported",
-    ),
-    Requirement("cluster engine embedded", ("numpy", "numba"), "pip install takeup"),
+    Requirement("caching engine dask", ("dask",), why_not="takeup.caching.engines.dask.plugins:why_unsupported"),
+    Requirement("cluster engine embedded"),
     Requirement(
         "cluster engine slurm",
-        (),
-        "install the clients of Slurm (slurm-client), or try a laboratory: scripts/slurm-lab",
-        ("squeue", "sinfo", "scontrol", "sacctmgr"),
+        programs=("squeue", "sinfo", "scontrol", "sacctmgr"),
+        remedy="install the clients of Slurm (slurm-client), or try a laboratory: scripts/slurm-lab",
     ),
-    Requirement("cluster engine kubernetes", ("pyyaml",), "pip install 'takeup[k8s]'"),
-    Requirement("edge engine cloudlet", ("numpy",), "pip install takeup"),
-    Requirement(
-        "edge link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True
-    ),
-    Requirement("edge environment for learners", ("gymnasium",), "pip install 'takeup[gym]'"),
-    Requirement(
-        "serving engine diffusers", ("torch", "diffusers", "transformers", "peft"), "pip install 'takeup[diffusion]'"
-    ),
-    Requirement(
-        "serving over HTTP (takeup serve)",
-        ("fastapi", "uvicorn", "python-multipart", "prometheus-client", "pillow", "torch", "diffusers"),
-        "pip install 'takeup[web,diffusion]'",
-    ),
-    Requirement("serving workers on Ray", ("ray",), "pip install 'takeup[ray]'"),
-    Requirement("streaming engine dash", ("numpy",), "pip install takeup"),  # its link is paced in this process
-    Requirement(
-        "streaming link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True
-    ),
-    Requirement("training engine pytorch", ("torch",), "pip install 'takeup[torch]'"),
-    Requirement("sweeps on a Dask cluster", ("distributed",), "pip install 'takeup[dask]'"),
-    Requirement("benchmarks against libCacheSim", ("libcachesim",), "pip install 'takeup[bench]'"),
-    Requirement("tests", ("pytest", "hypothesis", "mypy", "ruff"), "make test"),
+    Requirement("cluster engine kubernetes", ("k8s",)),
+    Requirement("edge engine cloudlet"),
+    Requirement("edge link namespaces", programs=("ip", "tc"), remedy=ROUTER, needs_root=True),
+    Requirement("edge environment for learners", ("gym",)),
+    Requirement("serving engine diffusers", ("diffusion",)),
+    Requirement("serving over HTTP (takeup serve)", ("web", "diffusion")),
+    Requirement("serving workers on Ray", ("ray",)),
+    Requirement("streaming engine dash"),  # its link is paced in this process
+    Requirement("streaming link namespaces", programs=("ip", "tc"), remedy=ROUTER, needs_root=True),
+    Requirement("training engine pytorch", ("torch",)),
+    Requirement("sweeps on a Dask cluster", ("dask",)),
 )
 
 
@@ -91,8 +82,8 @@ def examine(need: Requirement) -> tuple[bool, str]:
         return False, f"missing: {', '.join(missing)}"
     if need.why_not and (reason := load(need.why_not)(versions[need.packages[0]])):
         return False, reason
-    packages = [f"{package} {found}" for package, found in versions.items()]
-    return True, ", ".join([*packages, *need.programs, *(["root"] if need.needs_root else [])])
+    found = [f"{package} {number}" for package, number in versions.items()]
+    return True, ", ".join([*found, *need.programs, *(["root"] if need.needs_root else [])])
 
 
 def _is_root() -> bool:
@@ -113,10 +104,10 @@ def doctor(ctx: click.Context, as_json: bool, out: Path | None, quiet: bool) -> 
     """Check which parts work on this machine, and what is missing. Exit code 1 if the core itself is broken."""
     findings = {need: examine(need) for need in REQUIREMENTS}
     rows = tuple(
-        (need.part, "works" if works else "missing", found, "" if works else need.remedy)
+        (need.part, "works" if works else "missing", found, "" if works else need.how_to_get_it)
         for need, (works, found) in findings.items()
     )
     columns = (Column("part"), Column("state"), Column("found"), Column("to get it"))
     table = Table(f"Python {platform.python_version()} on {platform.system()}", columns, rows)
     show(Report("takeup doctor", "takeup", {}, 0, (table,)), as_json=as_json, out=out)
-    ctx.exit(0 if all(works for need, (works, _) in findings.items() if need.is_core) else 1)
+    ctx.exit(0 if all(works for need, (works, _) in findings.items() if need.core) else 1)

@@ -29,8 +29,11 @@ def output_options(command: Command) -> Command:
 
 
 def show(report: Report, *, as_json: bool, out: Path | None, charts: Path | None = None) -> None:
-    """Print the report; write everything to `out` if it is given, else only its first chart to `charts`."""
-    from takeup.core.render import to_text, write
+    """Print the report; write everything to `out` if it is given, else only its first chart to `charts`.
+
+    Without the extra `charts`, one line says how to get it.
+    """
+    from takeup.core.render import missing_charts, to_text, write
 
     report = with_provenance(report)
     # First of all, so that a folder that cannot be written does not cost the result of a long run.
@@ -40,6 +43,8 @@ def show(report: Report, *, as_json: bool, out: Path | None, charts: Path | None
         paths = write(replace(report, series=report.series[:1]), charts, ("png",))
     for path in paths:
         say(f"wrote {path}")
+    if (out or (charts and not as_json)) and report.series and (sentence := missing_charts()):
+        say(sentence)
 
 
 def with_provenance(report: Report) -> Report:

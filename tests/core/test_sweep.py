@@ -119,7 +119,7 @@ def test_an_interrupt_cancels_what_has_not_started(tmp_path: Path) -> None:
 def test_a_sweep_on_dask_without_the_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
 
-    with pytest.raises(MissingEngine, match=r"need the package 'distributed'\n\nhint: pip install 'takeup\[dask\]'"):
+    with pytest.raises(MissingEngine, match=r"needs the package 'distributed'; run pip install 'takeup\[dask\]'"):
         sweep(square, [1, 2], on="tcp://127.0.0.1:8786")
 
 

@@ -6,13 +6,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from takeup.core.extras import explain
 from takeup.errors import UnknownName
 
 
 def load(target: str) -> Any:
-    """The object that `module:attribute` names."""
+    """The object that `module:attribute` names; the error for a missing optional package names its extra."""
     module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise explain(error, attribute) or error from error
 
 
 def find(kind: str, name: str, targets: Mapping[str, str]) -> Any:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from takeup.errors import BadInput, MissingEngine, TakeupError
+from takeup.core.extras import need
+from takeup.errors import BadInput, TakeupError
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -103,11 +104,9 @@ def _sweep_on_dask(function: Callable[[P], R], points: Sequence[P], address: str
 
 
 def _dask_client(address: str) -> Any:
-    try:
-        from distributed import Client
-    except ImportError as error:
-        message = "sweeps on Dask need the package 'distributed'\n\nhint: pip install 'takeup[dask]'"
-        raise MissingEngine(message) from error
+    need("a sweep on Dask", "dask")
+    from distributed import Client
+
     _require_scheduler(address)
     client: Any = Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)  # type: ignore[no-untyped-call]
     if not client.scheduler_info()["workers"]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.extras import explain
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.joint import accept, consider
@@ -20,15 +21,13 @@ from takeup.edge.solvers.bounds import saving_bound
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 from takeup.edge.solvers.radio import assign_free_subcarriers, refusal_reasons
 from takeup.edge.traces.generators import generate
-from takeup.errors import BadInput, MissingEngine
+from takeup.errors import BadInput
 
 try:
     import gymnasium
     from gymnasium import spaces
 except ModuleNotFoundError as error:
-    raise MissingEngine(
-        "the environment of edge needs the package 'gymnasium'\n\nhint: pip install 'takeup[gym]'"
-    ) from error
+    raise explain(error, "the environment of edge") or error from error
 
 
 Observation = dict[str, npt.NDArray[Any]]

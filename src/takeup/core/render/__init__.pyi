@@ -1,3 +1,4 @@
+from takeup.core.render.charts import missing_charts as missing_charts
 from takeup.core.render.charts import to_png as to_png
 from takeup.core.render.charts import to_svg as to_svg
 from takeup.core.render.charts import vega_lite as vega_lite

@@ -10,10 +10,10 @@ inside where it fits; their marks stand out above and below the bars.
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
-import vl_convert
-
+from takeup.core.extras import lacking, need
 from takeup.core.render.formatting import clean, limits, moment_of, name_with_unit
 from takeup.core.report import Cell, Series
 
@@ -36,12 +36,27 @@ _LEAST_LETTER_SHARE = 0.015  # of the width of a chart of spans, for the name of
 
 def to_png(series: Series, scale: float = 2.0) -> bytes:
     """The chart as a PNG image, `scale` pixels per point."""
-    return vl_convert.vegalite_to_png(vega_lite(series), vl_version=VEGA_LITE_VERSION, scale=scale)
+    image: bytes = converter().vegalite_to_png(vega_lite(series), vl_version=VEGA_LITE_VERSION, scale=scale)
+    return image
 
 
 def to_svg(series: Series) -> str:
     """The chart as an SVG image."""
-    return vl_convert.vegalite_to_svg(vega_lite(series), vl_version=VEGA_LITE_VERSION)
+    image: str = converter().vegalite_to_svg(vega_lite(series), vl_version=VEGA_LITE_VERSION)
+    return image
+
+
+def missing_charts() -> str:
+    """The sentence that says why no chart can be drawn; empty if charts can be drawn."""
+    return lacking("a chart", "charts")
+
+
+def converter() -> ModuleType:
+    """The package that draws Vega-Lite specifications."""
+    need("a chart", "charts")
+    import vl_convert
+
+    return vl_convert
 
 
 def vega_lite(series: Series) -> Spec:

@@ -9,7 +9,8 @@ from takeup.core.files import write_atomically
 from takeup.core.report import Report
 from takeup.errors import UnknownName
 
-FORMATS = ("json", "md", "html", "png", "svg")
+PICTURES = ("svg", "png")
+FORMATS = ("json", "md", "html", *PICTURES)
 _MAX_NAME_LENGTH = 60
 
 
@@ -17,6 +18,7 @@ def write(report: Report, folder: Path, formats: Collection[str] = FORMATS) -> l
     """Write the report into `folder`, each file atomically; returns the paths written.
 
     Everything is drawn before the first byte is written, so that a report that cannot be drawn leaves nothing behind.
+    Without the extra `charts` no picture is written.
     """
     for name in formats:
         if name not in FORMATS:
@@ -28,12 +30,14 @@ def write(report: Report, folder: Path, formats: Collection[str] = FORMATS) -> l
 
 
 def _files(report: Report, formats: Collection[str]) -> Iterator[tuple[str, str | bytes]]:
-    from takeup.core.render.charts import to_png, to_svg
+    from takeup.core.render.charts import missing_charts, to_png, to_svg
     from takeup.core.render.html import to_html
     from takeup.core.render.text import to_markdown
 
+    if missing_charts():
+        formats = [name for name in formats if name not in PICTURES]
     names = chart_names(report)
-    picture = next((suffix for suffix in ("svg", "png") if suffix in formats), None)
+    picture = next((suffix for suffix in PICTURES if suffix in formats), None)
     images = [f"{name}.{picture}" for name in names] if picture else []
     if "json" in formats:
         yield "report.json", report.to_json()

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 
-import vl_convert
-
-from takeup.core.render.charts import VEGA_LITE_VERSION, vega_lite
+from takeup.core.render.charts import VEGA_LITE_VERSION, converter, missing_charts, vega_lite
 from takeup.core.render.formatting import (
     CHECK_HEADINGS,
     cell_text,
@@ -134,7 +132,10 @@ JSON.parse(document.getElementById("charts").textContent).forEach((spec, index) 
 
 
 def to_html(report: Report, links: Sequence[PageLink] = ()) -> str:
-    """The report as a web page that needs no network; `links` are shown at its top."""
+    """The report as a web page that needs no network; `links` are shown at its top.
+
+    Without the extra `charts` it has the numbers of the charts only.
+    """
     return page(report.title, _body(report, links))
 
 
@@ -150,7 +151,7 @@ def _body(report: Report, links: Sequence[PageLink]) -> Iterator[str]:
     yield from (element("p", note) for note in report.notes)
     yield _details("Scenario: what to run again for the same numbers", _scenario(report))
     yield "</main>"
-    if report.series:
+    if report.series and not missing_charts():
         yield from _scripts(report)
 
 
@@ -220,7 +221,7 @@ def _scripts(report: Report) -> Iterator[str]:
 @cache
 def _bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script; making it takes about a second."""
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE_VERSION)
+    bundle: str = converter().javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE_VERSION)
     return bundle.replace("</script", "<\\/script")
 
 

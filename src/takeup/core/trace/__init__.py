@@ -1,6 +1,6 @@
 """Trace tables: typed columns read from and written to CSV, gzipped CSV and Parquet, with errors that locate the fault.
 
-Names are loaded on first use: pyarrow, which writing needs and small files do not, takes a while to import.
+Names are loaded on first use. Small plain files need no pyarrow; others and writing need the extra `traces`.
 """
 
 from takeup.core.lazy import lazy_names

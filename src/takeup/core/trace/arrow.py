@@ -117,9 +117,8 @@ def _fits(column: TraceColumn, found: pa.DataType) -> bool:
 # Write trace tables atomically, in the format given by the file name --------------------------------------------------
 
 
-def write_table(path: Path | str, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_table(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write the columns, all of one length, in their order; the same columns always give the same bytes."""
-    path = Path(path)
     encode = {".csv": _csv_bytes, ".csv.gz": _gzip_bytes, ".parquet": _parquet_bytes}[table_format(path)]
     write_atomically(path, encode(_arrow_table(columns)))
 

@@ -5,7 +5,7 @@ import gzip
 import re
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -16,6 +16,7 @@ from typing import Any, Literal, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.extras import need
 from takeup.errors import BadTrace, UnknownName
 
 # What a trace column must hold ----------------------------------------------------------------------------------------
@@ -218,9 +219,21 @@ def column_names(path: Path | str) -> list[str]:
     _require_file(path)
     if table_format(path) != ".parquet":
         return _csv_header(path)[1]
-    from takeup.core.trace.arrow import parquet_names
+    names: list[str] = _arrow(path).parquet_names(path)
+    return names
 
-    return parquet_names(path)
+
+def write_table(path: Path | str, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write the columns, all of one length, in their order; the same columns always give the same bytes."""
+    _arrow(Path(path)).write_table(Path(path), columns)
+
+
+def _arrow(path: Path) -> Any:
+    """The module that needs pyarrow."""
+    need(f"the table {path}", "traces")
+    from takeup.core.trace import arrow
+
+    return arrow
 
 
 def checksum(path: Path | str) -> str:
@@ -244,23 +257,21 @@ def _require_file(path: Path) -> None:
 
 
 def _read_any(path: Path, columns: Sequence[TraceColumn], *, is_parquet: bool) -> TraceTable:
-    from takeup.core.trace.arrow import empty_column, read_parquet
-
-    table = read_parquet(path, columns) if is_parquet else _read_csv(path, columns)
+    arrow = _arrow(path)
+    table = arrow.read_parquet(path, columns) if is_parquet else _read_csv(path, columns)
     num_rows = len(next(iter(table.values()))) if table else 0
     for column in columns:
         if column.name not in table:
-            table[column.name] = empty_column(column, num_rows)
+            table[column.name] = arrow.empty_column(column, num_rows)
     return {column.name: table[column.name] for column in columns}
 
 
 def _read_csv(path: Path, columns: Sequence[TraceColumn]) -> TraceTable:
-    from takeup.core.trace.arrow import parse_csv
-
     line, header, has_rows = _csv_header(path)
     present = find_columns(path, columns, header, line)
     if has_rows:
-        return parse_csv(path, present)
+        parsed: TraceTable = _arrow(path).parse_csv(path, present)
+        return parsed
     dtypes = {"int": np.int64, "float": np.float64, "text": np.object_}
     return {column.name: np.empty(0, dtypes[column.kind]) for column in present}
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
+from takeup.core.extras import remedy
 from takeup.core.files import write_atomically
 from takeup.errors import MissingEngine
 
@@ -86,7 +87,7 @@ def spark_jars() -> Path:
         return Path(home) / "jars"
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
-        raise MissingEngine("engine 'spark' needs the package 'pyspark'\n\nhint: pip install 'takeup[spark]'")
+        raise MissingEngine(f"engine 'spark' needs the package 'pyspark'; run {remedy(['spark'])}")
     return Path(found.submodule_search_locations[0]) / "jars"
 
 
