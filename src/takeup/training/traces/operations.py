@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from takeup.core.arrays import Floats, Ints
+from takeup.core.extras import need
 from takeup.errors import BadTrace
 
 COLUMNS = ("dp_rank", "stage", "step", "mb_id", "optype", "start_ts", "duration")
@@ -32,6 +31,10 @@ class OperationTrace:
 
 def load_operations(path: Path) -> OperationTrace:
     """Read a trace; steps in which an operation is missing are left out."""
+    need("a trace in Parquet", "traces")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         table = pq.read_table(path, columns=list(COLUMNS))
     except (OSError, pa.ArrowException) as error:

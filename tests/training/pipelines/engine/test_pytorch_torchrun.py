@@ -44,7 +44,7 @@ def test_a_program_that_is_not_there_and_no_ranks_are_refused(program: Path) -> 
 
 
 def test_without_torch_the_error_says_what_to_install(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchrun, "find_spec", lambda name: None)
+    monkeypatch.setattr("takeup.core.extras.find_spec", lambda name: None)
 
     with pytest.raises(MissingEngine, match="pip install"):
         start(program, 2, [])

@@ -66,7 +66,7 @@ def test_a_program_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "find_spec", lambda name: None)
+    monkeypatch.setattr("takeup.core.extras.find_spec", lambda name: None)
 
     with pytest.raises(MissingEngine, match=r"needs the package 'torch'; run pip install 'takeup\[torch\]'"):
         run_trials(trials("a"))

@@ -75,7 +75,7 @@ def test_what_goes_wrong_in_attaching_is_one_line_and_the_program_starts(tmp_pat
 
 
 def test_without_torch_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "find_spec", lambda name: None)
+    monkeypatch.setattr("takeup.core.extras.find_spec", lambda name: None)
 
     with pytest.raises(MissingEngine, match=r"needs the package 'torch'; run pip install 'takeup\[torch\]'"):
         launch.start(["torchrun"], tmp_path)

@@ -67,7 +67,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Hook, cuda.CudaCall
 def call(ends: cuda.CudaCallEnds, row: int) -> None:
     pair = ends.start()
     assert pair is not None
-    ends.under_way(row, pair, None, True)
+    ends.under_way(row, pair, "group", None, True)
 
 
 def test_a_call_is_noted_once_the_device_is_done_with_it(played: tuple[Device, Hook, cuda.CudaCallEnds]) -> None:
@@ -202,4 +202,57 @@ def test_a_call_that_goes_into_a_graph_is_neither_noted_nor_timed(monkeypatch: p
     nothing: Any = SimpleNamespace()
     kernel = hooks._cuda_kernel(nothing, ends, "allreduce_", hooks.RECORDED_OPERATORS["allreduce_"])
 
-    assert kernel(hooks.AFTER_AUTOGRAD, 1, 2) == ("onward", (1, 2))
+    assert kernel(hooks.ONWARD, 1, 2) == ("onward", (1, 2))
+
+
+class Groups:
+    """A class of process groups whose batches are watched."""
+
+    def _start_coalescing(self, device: str) -> None:
+        pass
+
+    def _end_coalescing(self, device: str) -> str:
+        return "the work of the batch"
+
+
+def test_messages_that_are_started_together_end_with_their_batch(
+    played: tuple[Device, Hook, cuda.CudaCallEnds], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, hook, ends = played
+    awaited, group = list[Any](), Groups()
+    monkeypatch.setattr(ends, "_after", awaited.append)
+    device.is_done = True
+    put_back = ends.watch_batches(Groups)
+
+    group._start_coalescing("cuda")
+    for row in (3, 4):
+        pair = ends.start()
+        assert pair is not None
+        ends.under_way(row, pair, group, None, False)
+    ends.collect()
+    assert (awaited, hook.noted) == ([], [])
+
+    assert group._end_coalescing("cuda") == "the work of the batch"
+    ends.collect()
+    put_back()
+    assert awaited == ["the work of the batch"] * 2
+    assert hook.noted == [(3, 4_000_000), (4, 4_000_000)]
+
+
+class Group:
+    """A process group with one backend for the device."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+
+    def _get_backend(self, device: Any) -> SimpleNamespace:
+        if not self.backend:
+            raise RuntimeError("no backend for this device")
+        return SimpleNamespace(name=lambda: self.backend)
+
+
+@pytest.mark.parametrize(("backend", "are_on_streams"), [("nccl", True), ("gloo", False), ("", False)])
+def test_only_calls_of_nccl_are_timed_on_streams(
+    played: tuple[Device, Hook, cuda.CudaCallEnds], backend: str, are_on_streams: bool
+) -> None:
+    assert played[2].are_on_streams(Group(backend)) is are_on_streams

@@ -12,18 +12,6 @@ The folder ../lab/ trains with real ranks over artificially slow links. torchrun
 Public names are loaded on first use; they need the package `torch`.
 """
 
-from typing import Any
-
 from takeup.core.lazy import lazy_names
-from takeup.errors import MissingEngine
 
-_get, __dir__, __all__ = lazy_names(__name__, __file__)
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        return _get(name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "torch":
-            raise
-        raise MissingEngine("the engine pytorch needs the package 'torch'; run pip install 'takeup[torch]'") from error
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
-from takeup.errors import BadInput, MissingEngine
+from takeup.core.extras import need
+from takeup.errors import BadInput
 
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
@@ -25,8 +25,7 @@ def command_of(program: Path, num_ranks: int, arguments: Sequence[str]) -> list[
 def start(program: Path, num_ranks: int, arguments: Sequence[str]) -> int:
     """Run the program on its ranks and return its exit code; it inherits stdout and stderr."""
     command = command_of(program, num_ranks, arguments)
-    if find_spec("torch") is None:
-        raise MissingEngine("training needs the package 'torch'; run pip install 'takeup[torch]'")
+    need("training", "torch")
     alone = {"OMP_NUM_THREADS": "1"}
     if sys.platform in LOOPBACK:
         alone["GLOO_SOCKET_IFNAME"] = LOOPBACK[sys.platform]

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import Literal
 
+from takeup.core.extras import need
 from takeup.errors import MissingEngine, TakeupError
 from takeup.training.pipelines.profile import Profile
 
@@ -93,8 +93,7 @@ def run_trials(trials: Sequence[LabTrial], tick: Callable[[], object] = lambda: 
 
 
 def _check() -> None:
-    if find_spec("torch") is None:
-        raise MissingEngine("the laboratory needs the package 'torch'; run pip install 'takeup[torch]'")
+    need("the laboratory", "torch")
     if sys.platform not in LOOPBACK:
         raise MissingEngine(f"the laboratory needs processes that fork, which {sys.platform} has not; use Linux")
 

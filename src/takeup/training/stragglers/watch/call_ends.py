@@ -105,10 +105,12 @@ def _is_over(work: Any) -> bool:
 # another thread invalidates it. So captures wait until a query in progress has returned, no query begins while one is
 # on, and calls that are themselves captured get no events; what a replay communicates is not seen.
 #
-# How it works. An event before the call records when the device reached it, one after it when it was done. An
-# asynchronous call runs on a separate stream, so its second event is recorded on a side stream that waits for it. A
-# thread polls for completed events and recycles them. A call starts when the host made it, and its duration is the
-# device time from when the device reached it: waiting plus transfer.
+# How it works. An event before the call records when the device reached it, one after it when it was done. Messages and
+# asynchronous calls run on a separate stream, so their second event is recorded on a side stream that waits for them;
+# for calls in a batch, once the batch is started. A thread polls for completed events and recycles them. A call starts
+# when the host made it, and its duration is the device time from when the device reached it: waiting plus transfer.
+#
+# This holds for NCCL. Other backends wait on the host, also for tensors on a device; so do we.
 
 LOOK_EVERY_S = 0.05
 MOST_PENDING = 4_096
@@ -168,8 +170,38 @@ class CudaCallEnds:
         self._pending: deque[tuple[int, Pair]] = deque()
         self._free: list[Pair] = []
         self._sides: dict[int, Any] = {}
+        self._on_streams: dict[Any, bool] = {}
+        self._batches: dict[Any, list[tuple[int, Pair]]] = {}
         self._thread: threading.Thread | None = None
         self.captures = CaptureGate()
+
+    def are_on_streams(self, group: Any) -> bool:
+        """Whether calls of a process group run on streams of the device, as those of NCCL do."""
+        found = self._on_streams.get(group)
+        if found is None:
+            found = self._on_streams[group] = _backend(group) == "nccl"
+        return found
+
+    def watch_batches(self, groups: Any) -> Callable[[], None]:
+        """Time calls that are started together by their batch; the returned function restores this class of groups."""
+        begin, end = (vars(groups)[name] for name in ("_start_coalescing", "_end_coalescing"))
+
+        def begin_batch(group: Any, *arguments: Any) -> Any:
+            self._batches[group] = []
+            return begin(group, *arguments)
+
+        def end_batch(group: Any, *arguments: Any) -> Any:
+            work, calls = end(group, *arguments), self._batches.pop(group, [])
+            for row, pair in calls:
+                self._end(row, pair, work)
+            return work
+
+        groups._start_coalescing, groups._end_coalescing = begin_batch, end_batch
+
+        def put_back() -> None:
+            groups._start_coalescing, groups._end_coalescing = begin, end
+
+        return put_back
 
     @staticmethod
     def is_capturing() -> bool:
@@ -188,21 +220,30 @@ class CudaCallEnds:
             return None
         return pair
 
-    def under_way(self, row: int, pair: Pair, result: Any, is_waited_for: bool) -> None:
-        """Record the second event after the call."""
+    def under_way(self, row: int, pair: Pair, group: Any, result: Any, is_waited_for: bool) -> None:
+        """Record the second event after the call, or leave it to the end of its batch."""
+        if group in self._batches:
+            self._batches[group].append((row, pair))
+        else:
+            work = result[-1] if type(result) is tuple else result
+            self._end(row, pair, None if is_waited_for else work)
+
+    def _end(self, row: int, pair: Pair, work: Any) -> None:
+        """Record the second event: on a side stream that waits for `work`, if there is any."""
         try:
-            pair[1].record(None if is_waited_for else self._after(result))
+            pair[1].record(None if work is None else self._after(work))
             self._pending.append((row, pair))
             self._thread = self._thread or self._begin_to_look()
         except Exception as error:
             self._hook.give_up(error)
 
-    def _after(self, result: Any) -> Any:
+    def _after(self, work: Any) -> Any:
         """A side stream that waits for the call."""
         device = torch.cuda.current_device()
         side = self._sides.get(device) or self._sides.setdefault(device, CUDA.Stream(device))
+        work = work if isinstance(work, dist.Work) else dist.Work.unbox(work)
         with torch.cuda.stream(side):
-            dist.Work.unbox(result[-1] if type(result) is tuple else result).wait()
+            getattr(work, "block_current_stream", work.wait)()  # the former never blocks the host
         return side
 
     # Reading ----------------------------------------------------------------------------------------------------------
@@ -239,3 +280,11 @@ class CudaCallEnds:
 
 def _event() -> Any:
     return CUDA.Event(enable_timing=True)
+
+
+def _backend(group: Any) -> str:
+    """Name of the backend for tensors on CUDA devices, empty if there is none."""
+    try:
+        return str(group._get_backend(torch.device("cuda")).name())
+    except RuntimeError:
+        return ""

@@ -17,86 +17,13 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from takeup.training.stragglers.contract import STEP_GROUP
-from takeup.training.stragglers.watch.call_ends import PLAIN_WAIT, CallEndThreads
+from takeup.training.stragglers.watch.call_ends import PLAIN_WAIT, CallEndThreads, CudaCallEnds
 from takeup.training.stragglers.watch.gloo_shutdown import keep_group_alive
 from takeup.training.stragglers.watch.ring import UNSEEN, HeaderWord, RingBuffer
 
-# Record calls made from Python in the methods of process groups, at half the cost of the dispatcher -------------------
-#
-# A recorded call then bypasses the dispatcher kernels that would record it again. Calls on a device, with
-# named arguments, or of methods that are not listed here are recorded in the dispatcher.
-
-AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
-BYPASS_DISPATCH = torch._C._ExcludeDispatchKeyGuard
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedMethod:
-    """A method: its operation code, and the argument positions of the data and the peer."""
-
-    operation: int
-    num_arguments: int = 2
-    data: int = 0
-    peer: int | None = None
-
-    def is_waited_for(self, arguments: Any) -> bool:
-        """Whether its end will be observed by a `wait` in Python: for messages and synchronous calls."""
-        return self.peer is not None or getattr(arguments[-1], "asyncOp", True) is False
-
-
-METHODS = {
-    "allreduce": RecordedMethod(1),
-    "broadcast": RecordedMethod(2),
-    "_allgather_base": RecordedMethod(3, 3),
-    "all_gather_single": RecordedMethod(3, 3),
-    "_reduce_scatter_base": RecordedMethod(4, 3, data=1),
-    "reduce_scatter_single": RecordedMethod(4, 3, data=1),
-    "send": RecordedMethod(10, 3, peer=1),
-    "recv": RecordedMethod(11, 3, peer=1),
-}
-Begin = Callable[[RecordedMethod, Any, Any], int]
-UnderWay = Callable[[int, RecordedMethod, Any, Any, Any], None]
-
-
-def watch_methods(begin: Begin, under_way: UnderWay) -> Callable[[], None]:
-    """Start recording calls; the returned function restores the methods.
-
-    `begin` receives the method, the group and the arguments and returns a row number, or -1; `under_way` receives the
-    row number, all these and the resulting work.
-    """
-    # The raw class attributes, so that they bind as methods when restored.
-    kept = {name: vars(dist.ProcessGroup)[name] for name in METHODS if name in vars(dist.ProcessGroup)}
-    for name in kept:
-        plain = getattr(dist.ProcessGroup, name)
-        setattr(dist.ProcessGroup, name, _recording(plain, METHODS[name], begin, under_way))
-
-    def put_back() -> None:
-        for name, method in kept.items():
-            setattr(dist.ProcessGroup, name, method)
-
-    return put_back
-
-
-def _recording(plain: Any, method: RecordedMethod, begin: Begin, under_way: UnderWay) -> Callable[..., Any]:
-    def call(group: Any, *arguments: Any, **named: Any) -> Any:
-        if named or len(arguments) != method.num_arguments:
-            return plain(group, *arguments, **named)
-        row = begin(method, group, arguments)
-        if row < 0:
-            return plain(group, *arguments)
-        with BYPASS_DISPATCH(AUTOGRAD):
-            work = plain(group, *arguments)
-        under_way(row, method, group, arguments, work)
-        return work
-
-    return call
-
-
-# Record all other calls in the dispatcher -----------------------------------------------------------------------------
-#
-# How it works. All of them, also those of the C++ reducer of DDP, are operators `c10d::...` that pass the dispatcher.
-# Each gets a wrapper kernel that records the call and redispatches it. Any error while recording disables the hook with
-# one line in the log; the job continues unaffected.
+# How it works. All calls, also of DDP's C++ reducer, DTensor and functional collectives, are operators `c10d::...`
+# that pass the dispatcher. Each gets a wrapper kernel below autograd that records the call and redispatches it. Any
+# error while recording disables the hook with one line in the log; the job continues unaffected.
 #
 # The end of a synchronous call or a message is recorded when its `wait` returns; that of other calls by a thread that
 # also waits, and on CUDA stream events give the duration (call_ends.py).
@@ -106,7 +33,8 @@ LOG = logging.getLogger("takeup.training")
 MOST_UNWAITED = 1_024
 NOT_EXPECTED = -1, False
 BARRIER, SEND, RECEIVE, STEP = 9, 10, 11, 12
-AFTER_AUTOGRAD = torch._C._after_autograd_keyset
+BELOW_AUTOGRAD = torch._C.DispatchKey.BackendSelect
+ONWARD = torch._C._dispatch_keyset_full_after(BELOW_AUTOGRAD)
 GROUP_OF, WORK_OF = dist.ProcessGroup.unbox, dist.Work.unbox
 
 
@@ -181,19 +109,6 @@ class CallHook:
             self.give_up(error)
             return -1
 
-    def begin_method(self, method: RecordedMethod, group: dist.ProcessGroup, arguments: Any) -> int:
-        """As `begin`, for a method of a process group; CUDA tensors are not recorded here."""
-        if self.is_off:
-            return -1
-        try:
-            data = arguments[method.data]
-            if (data[0] if type(data) is list else data).is_cuda:
-                return -1
-            return self._begin(group, method.operation, -1 if method.peer is None else arguments[method.peer], data)
-        except Exception as error:
-            self.give_up(error)
-            return -1
-
     def _begin(self, group: dist.ProcessGroup, operation: int, peer: int, data: Any) -> int:
         size_bytes = 0 if operation == BARRIER else _size_bytes(data)
         with self._lock:
@@ -254,18 +169,6 @@ class CallHook:
                 self._expect_wait(work, row, watched.operation == RECEIVE)
             else:
                 self.waits.add(self._groups[GROUP_OF(arguments[watched.group])], row, work)
-        except Exception as error:
-            self.give_up(error)
-
-    def method_under_way(
-        self, row: int, method: RecordedMethod, group: dist.ProcessGroup, arguments: Any, work: Any
-    ) -> None:
-        """As `under_way`, for a method of a process group."""
-        try:
-            if method.is_waited_for(arguments):
-                self._expect_wait(work, row, method.operation == RECEIVE)
-            else:
-                self.waits.add(self._groups[group], row, work)
         except Exception as error:
             self.give_up(error)
 
@@ -342,14 +245,11 @@ def install(folder: Path) -> CallHook:
     """Start recording in this process; call it once."""
     hook = CallHook(folder)
     _HOOKS.append(hook)
-    _put_before("AutogradCPU", lambda name, watched: _kernel(hook, name, watched))
-    _UNDO.append(watch_methods(hook.begin_method, hook.method_under_way))
-    if torch.cuda.is_available():
-        from takeup.training.stragglers.watch.call_ends import CudaCallEnds
-
-        ends = CudaCallEnds(hook)
+    ends = CudaCallEnds(hook) if torch.cuda.is_available() else None
+    if ends is not None:
         _UNDO.append(ends.captures.watch(torch.cuda.CUDAGraph))
-        _put_before("AutogradCUDA", lambda name, watched: _cuda_kernel(hook, ends, name, watched))
+        _UNDO.append(ends.watch_batches(dist.ProcessGroup))
+    _record_operators(hook, ends)
     dist.Work.wait = _waiting(hook, PLAIN_WAIT)  # type: ignore[method-assign]
     _UNDO.append(register_optimizer_step_post_hook(hook.stepped).remove)
     os.register_at_fork(after_in_child=hook.forget)
@@ -358,7 +258,7 @@ def install(folder: Path) -> CallHook:
 
 
 def uninstall() -> None:
-    """Stop recording and restore PyTorch's methods and kernels."""
+    """Stop recording and restore PyTorch's kernels and methods."""
     for hook in _HOOKS:
         hook.waits.close()
     while _UNDO:
@@ -378,12 +278,14 @@ _UNDO: list[Callable[[], object]] = []
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def _put_before(key: str, kernel_of: Callable[[str, _RecordedOperator], Callable[..., Any]]) -> None:
-    library: Any = torch.library.Library("c10d", "IMPL", key)  # type: ignore[no-untyped-call]
+def _record_operators(hook: CallHook, ends: CudaCallEnds | None) -> None:
+    library: Any = torch.library.Library("c10d", "IMPL", BELOW_AUTOGRAD.name)  # type: ignore[no-untyped-call]
     _LIBRARIES.append(library)  # its registrations end when it is freed
     for name, watched in RECORDED_OPERATORS.items():
         if hasattr(torch.ops.c10d, name):
-            library.impl(name, kernel_of(name, replace(watched, is_async=_place(name, "async_op"))), with_keyset=True)
+            at = replace(watched, is_async=_place(name, "async_op"))
+            kernel = _kernel(hook, name, at) if ends is None else _cuda_kernel(hook, ends, name, at)
+            library.impl(name, kernel, with_keyset=True)
 
 
 def _operator(name: str) -> Any:
@@ -400,7 +302,7 @@ def _kernel(hook: CallHook, name: str, watched: _RecordedOperator) -> Callable[.
 
     def call(keys: Any, *arguments: Any) -> Any:
         row = hook.begin(watched, arguments)
-        result = onward(keys & AFTER_AUTOGRAD, *arguments)
+        result = onward(keys & ONWARD, *arguments)
         if row >= 0:
             hook.under_way(row, watched, arguments, result)
         return result
@@ -409,16 +311,20 @@ def _kernel(hook: CallHook, name: str, watched: _RecordedOperator) -> Callable[.
 
 
 def _cuda_kernel(hook: CallHook, ends: Any, name: str, watched: _RecordedOperator) -> Callable[..., Any]:
-    onward = _operator(name)._handle.redispatch_boxed
+    """Times calls on streams of a device there, except while they are captured, and all others on the host."""
+    onward, on_host = _operator(name)._handle.redispatch_boxed, _kernel(hook, name, watched)
 
     def call(keys: Any, *arguments: Any) -> Any:
         if ends.is_capturing():
-            return onward(keys & AFTER_AUTOGRAD, *arguments)
+            return onward(keys & ONWARD, *arguments)
+        group = GROUP_OF(arguments[watched.group])
+        if not (keys.has(torch._C.DispatchKey.CUDA) and ends.are_on_streams(group)):
+            return on_host(keys, *arguments)
         row = hook.begin(watched, arguments)
         start = ends.start() if row >= 0 else None
-        result = onward(keys & AFTER_AUTOGRAD, *arguments)
+        result = onward(keys & ONWARD, *arguments)
         if start is not None:
-            ends.under_way(row, start, result, watched.is_waited_for(arguments))
+            ends.under_way(row, start, group, result, watched.operation < SEND and watched.is_waited_for(arguments))
         elif row >= 0:
             hook.unseen(row)
         return result

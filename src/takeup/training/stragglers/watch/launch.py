@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
+from takeup.core.extras import need
 from takeup.core.files import write_atomically
-from takeup.errors import BadInput, MissingEngine
+from takeup.errors import BadInput
 
 ATTACH = Path(__file__).parent / "attach"
 FOLDER, SHIM = "TAKEUP_WATCH_FOLDER", "TAKEUP_WATCH_SHIM"
@@ -38,8 +38,7 @@ def start(
     command: Sequence[str], folder: Path, stdout: IO[Any] | None = None, shim: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """Start the job; its output is inherited, or goes to `stdout`."""
-    if find_spec("torch") is None:
-        raise MissingEngine("watching needs the package 'torch'; run pip install 'takeup[torch]'")
+    need("watching", "torch")
     if not command:
         raise BadInput("there is no job to watch; give its command after --, such as -- torchrun train.py")
     if shim is not None and not shim.is_file():

@@ -1,4 +1,4 @@
-"""Methods of process groups: every call is noted once, whichever way it takes, and they can be put back."""
+"""Operators of collective calls: each call is noted once, whichever way it takes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 import torch.distributed as dist  # noqa: E402
+import torch.distributed._functional_collectives as functional  # noqa: E402
 
 from takeup.training.stragglers.watch import hook as hooks  # noqa: E402
-from takeup.training.stragglers.watch.hook import METHODS, watch_methods  # noqa: E402
 from takeup.training.stragglers.watch.ring_reader import RingReader  # noqa: E402
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("pytorch")]
@@ -50,7 +50,7 @@ def test_a_call_is_noted_once_whichever_way_it_takes(folder: Path) -> None:
 
     dist.all_reduce(torch.ones(1))
     dist.all_reduce(torch.ones(2), async_op=True).wait()
-    group.allreduce([torch.ones(3)], opts=options).wait()  # through the dispatcher
+    group.allreduce([torch.ones(3)], opts=options).wait()
     group.allreduce([torch.ones(4)]).wait()
     dist.broadcast(torch.ones(5), 0)
 
@@ -68,35 +68,22 @@ def test_gathering_counts_what_comes_out_and_scattering_what_goes_in(folder: Pat
     assert rows(folder) == [(ALL_GATHER, 24), (REDUCE_SCATTER, 16)]
 
 
-@pytest.mark.usefixtures("alone")
-def test_what_is_not_noted_goes_its_usual_way() -> None:
-    told: list[Any] = []
-    put_back = watch_methods(lambda *_: -1, lambda *all_of_it: told.append(all_of_it))
-    tensor = torch.ones(2)
+def test_functional_collectives_are_noted_although_autograd_has_been_passed(folder: Path) -> None:
+    data = torch.ones(6, requires_grad=True)
 
-    dist.all_reduce(tensor)
-    put_back()
+    reduced = functional.all_reduce(data, "sum", dist.group.WORLD) + 1
+    with torch.inference_mode():
+        functional.all_reduce(torch.ones(7), "sum", dist.group.WORLD) + 1
 
-    assert tensor.tolist() == [1.0, 1.0]
-    assert told == []
+    assert reduced.tolist() == [2.0] * 6
+    assert rows(folder) == [(ALL_REDUCE, 24), (ALL_REDUCE, 28)]
 
 
-@pytest.mark.usefixtures("alone")
-def test_methods_are_put_back_as_they_were() -> None:
-    before = {name: vars(dist.ProcessGroup).get(name) for name in METHODS}
+def test_no_call_is_noted_once_recording_has_ended(folder: Path) -> None:
+    dist.all_reduce(torch.ones(1))
+    noted = rows(folder)
+    hooks.uninstall()
+    dist.all_reduce(torch.ones(1))
 
-    put_back = watch_methods(lambda *_: -1, lambda *_: None)
-    changed = {name for name in METHODS if vars(dist.ProcessGroup).get(name) is not before[name]}
-    put_back()
-
-    assert {"allreduce", "broadcast", "send", "recv"} <= changed
-    assert {name: vars(dist.ProcessGroup).get(name) for name in METHODS} == before
-
-
-@pytest.mark.parametrize(("is_async", "expected"), [(False, True), (True, False)])
-def test_whoever_waits_at_once_is_seen_by_the_options(is_async: bool, expected: bool) -> None:
-    options = dist.AllreduceOptions()
-    options.asyncOp = is_async
-
-    assert METHODS["allreduce"].is_waited_for(([], options)) is expected
-    assert METHODS["send"].is_waited_for(([], 1, 0))
+    assert noted == [(ALL_REDUCE, 4)]
+    assert len(RingReader(next(folder.glob("*.ring"))).read()) == 1
