@@ -15,7 +15,7 @@ from PIL import Image
 
 from benchmarks.serving.models import NETS, Models, build_models, write_lora
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
-from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.addon import Loras
 from takeup.serving.diffusion.addons.lora.loading import LoraStore, ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.diffusion.engine.families import family_of
@@ -110,12 +110,12 @@ class Bench:
     # Ours -------------------------------------------------------------------------------------------------------------
 
     def engine(
-        self, compute: Executor, models: Models, *, max_change: float = 0.0, max_rows: int = 2, form: Form = "auto"
+        self, compute: Executor, models: Models, *, max_change: float = 0.0, max_rows: int = 2
     ) -> tuple[StepEngine, Loras]:
         """As a server puts it together; LoRAs are kept in memory."""
         pipeline, family = models.plain, family_of(models.plain)
         store = LoraStore(ThreadLoader(self.files, LoraTargets.of(pipeline)), ADAPTER_POLICIES["lru"], 10**10)
-        loras = Loras(family, store, form, stacks=stacks_for(compute, family))
+        loras = Loras(family, store, stacks=stacks_for(compute, family))
         controls = Controls(family, models.nets, workers_for(compute, models.nets), max_change=max_change)
         return StepEngine(pipeline, max_rows=max_rows, compute=compute, add_ons=[loras, controls]), loras
 

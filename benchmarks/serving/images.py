@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 
 from benchmarks.support.dated import options_of, publish, versions
 from takeup.core.report import Check, Column, Report, Table
-from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.addon import Loras
 from takeup.serving.diffusion.addons.lora.loading import LoraStore, ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets, layers_of
 from takeup.serving.diffusion.engine.families import family_of
@@ -99,13 +99,13 @@ def plain_rows(num_requests: int) -> list[Row]:
     return rows
 
 
-def lora_row(num_requests: int, form: Form, files: dict[str, Path]) -> Row:
+def lora_row(num_requests: int, files: dict[str, Path]) -> Row:
     """SDXL, where every request wants one of a few LoRAs for all attention layers."""
     requests, pipeline = requests_of(num_requests, with_loras=True), build(NAMES[1])
     store = LoraStore(ThreadLoader(files, LoraTargets.of(pipeline)), ADAPTER_POLICIES["lru"], 10**9)
-    add_on = Loras(family_of(pipeline), store, form)
+    add_on = Loras(family_of(pipeline), store)
     engine = StepEngine(pipeline, max_rows=2 * num_requests, add_ons=[add_on])
-    name = f"{NAMES[1]}, {NUM_LORAS} LoRAs, {form}"
+    name = f"{NAMES[1]}, {NUM_LORAS} LoRAs"
     other = build(NAMES[1])
     row = compared(name, lambda: stock(other, requests, files), lambda: together(engine, requests))
     add_on.close()
@@ -134,8 +134,7 @@ def report(num_requests: int) -> Report:
     """All rows, and the bar on their differences."""
     with tempfile.TemporaryDirectory() as folder:
         files = lora_files(Path(folder))
-        forms: tuple[Form, ...] = ("merged", "sidecar", "auto")
-        rows = plain_rows(num_requests) + [lora_row(num_requests, form, files) for form in forms]
+        rows = [*plain_rows(num_requests), lora_row(num_requests, files)]
     columns = Column("model"), Column("stock", "s"), Column("ours", "s"), Column("faster", "x", 2), Column("gap", "", 9)
     return Report(
         title=f"{num_requests} requests of {NUM_STEPS - 1} and {NUM_STEPS} steps",

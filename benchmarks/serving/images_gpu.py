@@ -31,7 +31,7 @@ from benchmarks.support.dated import options_of, publish, versions
 from benchmarks.support.kernel_table import Limit, choices_table
 from takeup.core.report import Check, Column, Report, Table
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
-from takeup.serving.diffusion.addons.lora.addon import Form, LoraPacker, Loras, StackedWeights
+from takeup.serving.diffusion.addons.lora.addon import LoraPacker, Loras, StackedWeights
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.execution.autotune import AUTOTUNER
 from takeup.serving.diffusion.execution.executors import DEFAULT_OPTIONS, CudaGraphExecutor
@@ -119,18 +119,15 @@ def likeness(engine: StepEngine, ours: torch.Tensor, theirs: torch.Tensor) -> tu
 
 
 def different_rows(bench: Bench, compute: CudaGraphExecutor) -> list[tuple[str, float]]:
-    """Milliseconds of a step of four requests with different LoRAs: merged in turn, or beside in one call."""
+    """Milliseconds of a step of four requests with different LoRAs, merged in turn."""
     kinds = [Kind(0, 0), Kind(0, 1), Kind(0, 2), Kind(0, 1)]
-    rows = []
-    forms: tuple[tuple[Form, int], ...] = (("merged", 2), ("sidecar", 2 * len(kinds)))
-    for form, max_rows in forms:
-        engine, loras = bench.engine(compute, bench.models, max_rows=max_rows, form=form)
-        for num_steps in (2, NUM_SHORT):
-            seconds, _ = together(engine, [bench.request(k, seed, num_steps) for seed, k in enumerate(kinds)])
-        loras.close()
-        rows.append((f"four requests, three sets, {form}", seconds / NUM_SHORT * 1e3))
-        say(*rows[-1])
-    return rows
+    engine, loras = bench.engine(compute, bench.models)
+    for num_steps in (2, NUM_SHORT):
+        seconds, _ = together(engine, [bench.request(k, seed, num_steps) for seed, k in enumerate(kinds)])
+    loras.close()
+    row = ("four requests, three sets, merged in turn", seconds / NUM_SHORT * 1e3)
+    say(*row)
+    return [row]
 
 
 def swap_rows(loras: Loras, num_swaps: int) -> tuple[list[tuple[str, float]], bool]:

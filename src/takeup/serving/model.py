@@ -91,7 +91,8 @@ class Design:
     of the steps may run without the LoRAs, if there are more than `few_steps`. `skipped_share` of the steps are
     replaced by a lookup in an image cache. Every request spends `before_s` and `after_s` inside the instance but
     outside its step loop (text encoding, image decoding) and `around_s` outside the instance; it spends `switch_s` per
-    ControlNet, `patch_s` per LoRA that is not merged yet, and `sidecar_share` of a call where LoRAs are not merged.
+    ControlNet, `patch_s` per LoRA that is not merged yet, and `merge_s` in every call with LoRAs, because their set may
+    change from call to call.
 
     `contention_share` is the mutual slowdown of the step loop and of the work before and after it: with 0 they do not
     affect each other; with 1 they share one device, so each takes twice as long while the other runs.
@@ -104,7 +105,7 @@ class Design:
     max_running: int = 1
     joins: Literal["any step", "empty"] = "any step"
     mixes_loras: bool = False
-    sidecar_share: float = 0.0
+    merge_s: float = 0.0
     parallel_loads: bool = False
     late_share: float = 0.0
     few_steps: int = 0
@@ -138,8 +139,7 @@ class Design:
     def call_s(self, arrivals: Sequence[Arrival]) -> float:
         """Seconds of one step of these requests, batched in one call."""
         num_rows = sum(one.num_rows for one in arrivals)
-        beside_share = sum(one.num_rows * bool(one.loras) for one in arrivals) / num_rows
-        seconds = self.step(num_rows) * (1 + self.sidecar_share * beside_share)
+        seconds = self.step(num_rows) + self.merge_s * any(one.loras for one in arrivals)
         num_control_rows = sum(one.num_rows * one.num_controls for one in arrivals)
         return seconds + (self.control(num_control_rows) if self.control and num_control_rows else 0.0)
 

@@ -38,8 +38,8 @@ def loras(files: dict[str, Path]) -> dict[str, Any]:
 
 @pytest.fixture
 def engine_of(pipeline: Any, files: dict[str, Path]) -> Iterator[Any]:
-    """Makes step engines with LoRAs, in a given form and from a given loader."""
-    from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+    """Makes step engines with LoRAs, from a given loader."""
+    from takeup.serving.diffusion.addons.lora.addon import Loras
     from takeup.serving.diffusion.addons.lora.loading import LoraLoader, ThreadLoader
     from takeup.serving.diffusion.addons.lora.targets import LoraTargets
     from takeup.serving.diffusion.engine.families import family_of
@@ -47,8 +47,8 @@ def engine_of(pipeline: Any, files: dict[str, Path]) -> Iterator[Any]:
 
     opened: list[Loras] = []
 
-    def make(form: Form = "auto", loader: LoraLoader | None = None) -> StepEngine:
-        add_on = Loras(family_of(pipeline), loader or ThreadLoader(files, LoraTargets.of(pipeline)), form)
+    def make(loader: LoraLoader | None = None) -> StepEngine:
+        add_on = Loras(family_of(pipeline), loader or ThreadLoader(files, LoraTargets.of(pipeline)))
         opened.append(add_on)
         return StepEngine(pipeline, add_ons=[add_on])
 

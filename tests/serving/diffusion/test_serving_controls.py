@@ -26,7 +26,7 @@ from takeup.serving.diffusion.addons.controlnet.workers import (
     ThreadWorker,
     scales_of,
 )
-from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.addon import Loras
 from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.diffusion.engine.families import family_of
@@ -203,12 +203,11 @@ def test_pipelines_without_a_u_net_are_refused(nets: dict[str, Any]) -> None:
         Controls(family_of(tiny("takeup/tiny-flux")), nets)
 
 
-@pytest.mark.parametrize("form", ["merged", "sidecar"])
-def test_loras_and_controlnets_go_together(form: Form, tmp_path: Path) -> None:
+def test_loras_and_controlnets_go_together(tmp_path: Path) -> None:
     pipeline, stock_pipeline = build(NAME), build(NAME)
     file = save(peft_style(factors(pipeline, [("unet", path) for path in LAYERS])), tmp_path / "film.safetensors")
     family = family_of(pipeline)
-    loras = Loras(family, ThreadLoader({"film": file}, LoraTargets.of(pipeline)), form)
+    loras = Loras(family, ThreadLoader({"film": file}, LoraTargets.of(pipeline)))
     controls = Controls(family, dict(zip(("depth", "edges"), pipeline.controlnet.nets, strict=True)))
     both = replace(CASES["two"], loras=(LoraUse("film", 0.6),))
     ours = images(StepEngine(pipeline, add_ons=[loras, controls]), [both, CASES["one"], request(seed=6)])

@@ -37,7 +37,7 @@ pytestmark = ENGINE_MARKS
 
 def test_a_request_that_wants_to_be_exact_waits_and_others_do_not(engine_of: Any, loras: dict[str, Lora]) -> None:
     loader = SlowLoader()
-    engine = engine_of("merged", loader)
+    engine = engine_of(loader)
     exact, other = engine.submit(request(1, ("paper", 1.0))), engine.submit(request(2))
     for _ in range(5):
         engine.advance()
@@ -50,7 +50,7 @@ def test_a_request_that_wants_to_be_exact_waits_and_others_do_not(engine_of: Any
 
 def test_with_k_zero_the_image_is_that_of_loading_first(engine_of: Any, files: dict[str, Path], loras: Any) -> None:
     loader = SlowLoader()
-    engine = engine_of("merged", loader)
+    engine = engine_of(loader)
     one = request(1, ("paper", 1.0))
     ticket = engine.submit(one)
     engine.advance()
@@ -62,7 +62,7 @@ def test_with_k_zero_the_image_is_that_of_loading_first(engine_of: Any, files: d
 
 def test_at_most_k_steps_are_made_without_the_lora(engine_of: Any, files: dict[str, Path], loras: Any) -> None:
     loader = SlowLoader()
-    engine = engine_of("merged", loader)
+    engine = engine_of(loader)
     ticket = engine.submit(request(1, ("paper", 1.0), num_steps=4, late_steps=2))
     for _ in range(6):
         engine.advance()
@@ -92,7 +92,7 @@ def patched_after(files: dict[str, Path], one: Request, num_steps: int) -> torch
 def test_a_lora_that_comes_early_is_felt_at_once(engine_of: Any, files: dict[str, Path], loras: Any) -> None:
     loader = SlowLoader()
     loader.load("paper").set_result(loras["paper"])
-    engine = engine_of("merged", loader)
+    engine = engine_of(loader)
     one = request(1, ("paper", 1.0), late_steps=0)
     (ours,) = images(engine, [one])
 
@@ -110,7 +110,7 @@ def test_a_lora_that_cannot_be_loaded_ends_its_own_request_only(engine_of: Any) 
 
 
 def test_merged_weights_are_computed_off_the_loop(engine_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_of("merged")
+    engine = engine_of()
     threads = []
     stage = engine.add_ons[0].weights.stage
 
@@ -134,7 +134,7 @@ def test_an_unknown_lora_is_answered_with_the_nearest(engine_of: Any) -> None:
 
 
 def test_a_cancelled_request_leaves_nothing_patched(engine_of: Any, pipeline: Any) -> None:
-    engine = engine_of("merged")
+    engine = engine_of()
     before = pipeline.unet.get_submodule(LAYERS[0]).weight.clone()
     ticket = engine.submit(request(1, ("paper", 1.0), num_steps=50))
     while ticket.run.step < 2:
@@ -214,7 +214,7 @@ def test_images_with_a_loader_process_are_exact(engine_of: Any, files: dict[str,
         def close(self) -> None:
             """Left open."""
 
-    (ours,) = images(engine_of("auto", Kept()), [one])
+    (ours,) = images(engine_of(Kept()), [one])
 
     assert gap(ours, stock(files, one)) < EXACT
 

@@ -16,7 +16,7 @@ import torch
 from serving.lora_cases import EXACT, SDXL, images, request, stock
 from serving.lora_files import LAYERS, factors, peft_style, save
 from serving.stock import ENGINE_MARKS, gap, stock_latents
-from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.addon import Loras
 from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets, layers_of
 from takeup.serving.diffusion.addons.lora.weights import Lora, PatchedWeights
@@ -98,9 +98,8 @@ MIXED = [
 ]
 
 
-@pytest.mark.parametrize("form", ["merged", "sidecar", "auto"])
-def test_every_request_has_its_own_loras(engine_of: Any, files: dict[str, Path], form: Form) -> None:
-    ours = images(engine_of(form), MIXED)
+def test_every_request_has_its_own_loras(engine_of: Any, files: dict[str, Path]) -> None:
+    ours = images(engine_of(), MIXED)
     theirs = [stock(files, one) if one.seed != 5 else stock_with_loha(files, one) for one in MIXED]
     plain = [stock_latents(tiny(SDXL), replace(one, loras=())) for one in MIXED]
 
@@ -118,13 +117,6 @@ def stock_with_loha(files: dict[str, Path], one: Request) -> torch.Tensor:
     product = (parts["hada_w1_a"] @ parts["hada_w1_b"]) * (parts["hada_w2_a"] @ parts["hada_w2_b"])
     pipeline.unet.get_submodule(LAYERS[0]).weight.data += product
     return stock_latents(pipeline, one)
-
-
-def test_beside_the_weights_different_loras_share_one_call(engine_of: Any) -> None:
-    engine = engine_of("sidecar")
-    images(engine, [request(seed, *uses) for seed, uses in enumerate([[("paper", 1.0)], [("film", 1.0)], []])])
-
-    assert engine.num_calls <= 6  # 3 steps together, apart from those that were loaded a little later
 
 
 def test_a_change_of_the_text_encoders_is_felt(engine_of: Any, files: dict[str, Path]) -> None:
@@ -150,13 +142,12 @@ TRANSFORMERS = {
 }
 
 
-@pytest.mark.parametrize("form", ["merged", "sidecar"])
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers_take_loras_too(name: str, form: Form, tmp_path: Path) -> None:
+def test_transformers_take_loras_too(name: str, tmp_path: Path) -> None:
     pipeline, stock_pipeline = build(name), build(name)
     changes = factors(pipeline, [("transformer", path) for path in TRANSFORMERS[name]])
     files = {"film": save(peft_style(changes), tmp_path / "film.safetensors")}
-    add_on = Loras(family_of(pipeline), ThreadLoader(files, LoraTargets.of(pipeline)), form)
+    add_on = Loras(family_of(pipeline), ThreadLoader(files, LoraTargets.of(pipeline)))
     plain, film = images(StepEngine(pipeline, add_ons=[add_on]), [request(1), request(1, ("film", 0.5))])
     add_on.close()
     stock_pipeline.load_lora_weights(files["film"], adapter_name="film")

@@ -20,7 +20,7 @@ from serving.lora_cases import EXACT, images, stock
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
 from takeup.serving.diffusion.addons.controlnet.workers import StreamWorker
-from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.addon import Loras
 from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.diffusion.contract import RowGatherer
@@ -227,17 +227,6 @@ def test_loras_change_text_and_weights_of_recorded_calls(engine: StepEngine, fil
 def test_requests_with_different_loras_run_together(engine: StepEngine, files: dict[str, Path]) -> None:
     requests = [request(7, loras=(LoraUse("paper"),)), request(8), request(9, loras=(LoraUse("film", 0.4),))]
     ours = images(engine, requests)
-
-    assert max(gap(one, stock(files, other)) for one, other in zip(ours, requests, strict=True)) < EXACT
-
-
-@pytest.mark.parametrize("form", ["sidecar"])
-def test_loras_beside_packed_weights_are_felt(recorded: Any, files: dict[str, Path], form: Form) -> None:
-    pipeline, compute = recorded
-    loras = Loras(family_of(pipeline), ThreadLoader(files, LoraTargets.of(pipeline)), form)
-    requests = [request(1, loras=(LoraUse("paper"),)), request(2)]
-    ours = images(StepEngine(pipeline, compute=compute, add_ons=[loras]), requests)
-    loras.close()
 
     assert max(gap(one, stock(files, other)) for one, other in zip(ours, requests, strict=True)) < EXACT
 

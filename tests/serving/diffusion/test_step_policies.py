@@ -1,4 +1,4 @@
-"""What serving decides: calls, forms of LoRAs, and how late these may come."""
+"""What serving decides: calls, and how late LoRAs may come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.diffusion.policies import FormCosts, Grouping, LoraGroup, choose_form, extra_share, one_by_one
+from takeup.serving.diffusion.policies import Grouping, one_by_one
 from takeup.serving.model import Candidate, ControlUse, LoraUse, Request
 from takeup.serving.scheduling.adapters import bound_for, measured_bound
 
@@ -88,31 +88,6 @@ def test_a_lora_always_comes_before_the_last_step(
 def test_a_strength_above_one_is_refused() -> None:
     with pytest.raises(BadInput, match="from 0 to 1"):
         bound_for(10, 50, 50, strength=2.0)
-
-
-def test_equal_loras_are_merged() -> None:
-    assert choose_form([LoraGroup("a", 8)], "b", FormCosts()) == "merged"
-    assert choose_form([], "a", FormCosts()) == "merged"
-
-
-def test_few_rows_with_different_loras_are_computed_beside_the_weights() -> None:
-    wishes = [LoraGroup("a", 2, extra_share=0.077), LoraGroup("b", 2, extra_share=0.077)]
-
-    assert choose_form(wishes, "a", FormCosts()) == "sidecar"
-
-
-def test_many_rows_with_different_loras_are_merged_when_beside_is_dear() -> None:
-    wishes = [LoraGroup("a", 40, extra_share=0.5), LoraGroup("b", 40, extra_share=0.5)]
-
-    assert choose_form(wishes, "a", FormCosts()) == "merged"
-
-
-def test_what_is_no_thin_product_is_merged() -> None:
-    assert choose_form([LoraGroup("a", 2), LoraGroup("b", 2, low_rank=False)], "a", FormCosts()) == "merged"
-
-
-def test_rank_64_beside_a_layer_of_1280_costs_a_tenth() -> None:
-    assert extra_share(64, 1280, 1280) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

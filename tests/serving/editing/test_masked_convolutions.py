@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from serving.editing.networks import FAMILY_NAMES, Network
 from serving.lora_files import factors, peft_style, save
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.addon import Loras
 from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.diffusion.engine.families import family_of
@@ -162,14 +162,13 @@ def test_a_network_prepared_for_a_device_masks_as_any_other(start: Start) -> Non
     assert sum(forward is not None for forward in joined) > 10  # what the device put there is there again
 
 
-@pytest.mark.parametrize("form", ["merged", "sidecar"])
-def test_loras_on_convolutions_are_felt_in_masked_steps(start: Start, tmp_path: Path, form: Form) -> None:
+def test_loras_on_convolutions_are_felt_in_masked_steps(start: Start, tmp_path: Path) -> None:
     pipeline = build("takeup/tiny-sdxl")
     layers = [("unet", "down_blocks.0.resnets.0.conv1"), ("unet", "up_blocks.1.resnets.0.conv2")]
     path = save(peft_style(factors(pipeline, layers, seed=1)), tmp_path / "style.safetensors")
 
     def loras(family: Any) -> Loras:
-        return Loras(family, ThreadLoader({"style": path}, LoraTargets.of(family.pipeline)), form)
+        return Loras(family, ThreadLoader({"style": path}, LoraTargets.of(family.pipeline)))
 
     session = start("takeup/tiny-sdxl", None, loras, identity={"style": "1"}.__getitem__)
     styled = replace(REQUEST, loras=(LoraUse("style", 0.9),))
@@ -179,7 +178,7 @@ def test_loras_on_convolutions_are_felt_in_masked_steps(start: Start, tmp_path: 
 
     assert gap(masked.result().latents, whole.result().latents) < EXACT
     assert gap(plain.result().latents, whole.result().latents) > 1e-3
-    assert report_of(masked.run).num_whole_steps == (0 if form == "merged" else REQUEST.num_steps)
+    assert report_of(masked.run).num_whole_steps == 0
 
 
 def test_a_failed_call_leaves_the_network_as_it_was(start: Start) -> None:

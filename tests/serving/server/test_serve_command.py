@@ -90,7 +90,7 @@ def test_options_that_make_no_sense_are_sentences(run: Run, options: tuple[str, 
 
 
 def test_a_missing_package_is_named_with_the_command_that_brings_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("takeup.serving.commands.serve.find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr("takeup.core.extras.find_spec", lambda name: None if name == "uvicorn" else name)
     outcome = run("serve", "takeup/tiny-sd15")
 
     assert outcome.code == 2

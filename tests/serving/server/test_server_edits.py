@@ -227,9 +227,8 @@ def test_progress_is_streamed_and_the_last_event_says_what_was_done(client: http
 # With LoRAs and ControlNets -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["merged", "sidecar"])
-def test_loras_and_masks_go_together_and_have_templates_of_their_own(form: Any, lora_files: dict[str, Path]) -> None:
-    backend = ServingPlan("takeup/tiny-sdxl", lora_form=form).build()
+def test_loras_and_masks_go_together_and_have_templates_of_their_own(lora_files: dict[str, Path]) -> None:
+    backend = ServingPlan("takeup/tiny-sdxl").build()
     original, mask = picture(), square()
     style = json.dumps([{"name": "paper", "scale": 0.9}])
     with house(backend, model="takeup/tiny-sdxl") as client:

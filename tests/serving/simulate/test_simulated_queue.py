@@ -223,10 +223,11 @@ def test_patching_controlnets_skipped_steps_and_the_rest_cost_what_they_cost() -
     assert [one.latency_s for one in outcome.served] == [3.0 + 2 * 0.5 + 3 * (1 + 2) + 0.25, 1.0 + 9.0 + 0.25]
 
 
-def test_loras_beside_the_weights_cost_their_share_of_the_rows_that_want_them() -> None:
-    design = replace(TOGETHER, sidecar_share=0.5)
+def test_a_call_with_loras_takes_longer_by_the_time_to_merge_them() -> None:
+    design = replace(TOGETHER, merge_s=0.25)
 
     assert ends(serve([request(0, 0.0, 1, 1), request(1, 0.0, 1)], design)) == [1.25, 1.25]
+    assert ends(serve([request(0, 0.0, 1), request(1, 0.0, 1)], design)) == [1.0, 1.0]
 
 
 def test_different_weights_do_not_share_a_call() -> None:

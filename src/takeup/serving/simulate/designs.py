@@ -8,7 +8,7 @@ same call times as `diffusers` here: all its gains come from batching, cache-awa
     static          the same, with static batching of requests with identical settings and add-ons
     nirvana         as diffusers; a fifth of the steps is replaced by a cached image, looked up in 0.35 s
     swiftdiffusion  eight GPUs per request: guidance branches and ControlNets in parallel, LoRAs load while denoising
-    takeup          continuous batching, unmerged LoRAs (sidecar) load while denoising, cache-affinity routing
+    takeup          continuous batching, LoRAs load while denoising and are merged in turn, cache-affinity routing
 """
 
 import tomllib
@@ -103,8 +103,7 @@ DESIGNS: dict[str, Design] = {
         STEP,
         CONTROL,
         max_running=2,
-        mixes_loras=True,
-        sidecar_share=0.077,
+        merge_s=7.7e-3,
         parallel_loads=True,
         late_share=0.2,
         few_steps=FEW_STEPS,

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("pytorch")]
 PROGRAM = Path(__file__).with_name("step_jobs.py")
 NUM_STEPS = 20
 KINDS = [
-    "ddp", "accumulation", "fsdp2", "fsdp2 accumulation", "hsdp", "zero3", "tensor parallel", "functional", "1f1b", "gpipe",
-    "interleaved", "experts", "accelerate", "hf trainer",
+    "ddp", "accumulation", "fsdp2", "fsdp2 accumulation", "hsdp", "zero3", "tensor parallel", "functional", "1f1b",
+    "gpipe", "interleaved", "experts", "accelerate", "hf trainer",
 ]  # fmt: skip
 
 

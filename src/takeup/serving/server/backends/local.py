@@ -20,7 +20,7 @@ from takeup.core.lazy import load
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
 from takeup.serving.diffusion.addons.controlnet.workers import ControlWorker, StreamWorker, ThreadWorker
-from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.addon import Loras
 from takeup.serving.diffusion.addons.lora.loading import LoraStore, ProcessLoader, ThreadLoader
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.diffusion.contract import AddOn, DenoisingRun, Family
@@ -381,7 +381,6 @@ class ServingPlan:
     controlnets: Mapping[str, str] = field(default_factory=dict)
     deterministic: bool = False
     max_rows: int = 16
-    lora_form: Form = "auto"
     control_change: float = 0.0
     cache_bytes: int = 2 * 2**30
     cache_policy: str = "lerc"
@@ -405,7 +404,7 @@ class ServingPlan:
         compute = EagerExecutor() if self.deterministic else compute_for(pipeline.device)
         room = NO_TEMPLATES if self.deterministic else self.templates
         editor = make_editor(family, room, binds=binds_edits(compute, family))
-        loras = Loras(family, store, self.lora_form, stacks=stacks_for(compute, family))
+        loras = Loras(family, store, stacks=stacks_for(compute, family))
         controls = [self._controls(family, nets, compute)] if nets else []
         add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)

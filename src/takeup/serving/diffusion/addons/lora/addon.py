@@ -1,4 +1,4 @@
-"""LoRAs in the step loop: bounded asynchronous loading, merged or unmerged (sidecar), text encoders included.
+"""LoRAs in the step loop: bounded asynchronous loading, merged into the weights, text encoders included.
 
 How it works. A request with LoRAs joins immediately, while they are loaded. It can make at most `late_steps` steps
 without them (0: none, so its image is exact); then it stalls until they are loaded, while other requests continue. When
@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -23,14 +23,12 @@ from takeup.serving.diffusion.addons.lora.weights import (
     LoraSet,
     LoraSetKey,
     PatchedWeights,
-    Sidecar,
     StagedWeights,
     key_of,
 )
 from takeup.serving.diffusion.contract import BatchRows, DenoisingRun, Family
 from takeup.serving.diffusion.execution.cuda_graph import cuda
 from takeup.serving.diffusion.execution.weight_stacks import WeightStacks
-from takeup.serving.diffusion.policies import FormCosts, LoraGroup, choose_form, extra_share
 
 # LoRAs merged into whole stacks: one copy to the device, one batched matmul for each layer shape ----------------------
 #
@@ -237,7 +235,6 @@ def _concatenated(own: Sequence[tuple[Product, float]]) -> Product:
 
 
 SLOT = "loras"
-Form = Literal["merged", "sidecar", "auto"]
 
 
 @dataclass(slots=True)
@@ -258,11 +255,7 @@ class RequestedLoras:
 
 
 class Loras:
-    """The add-on. `form` merges LoRAs into the weights, computes them as a sidecar, or chooses the cheaper one.
-
-    With `stacks`, those of the denoiser prepared for a device, whole stacks are merged at once. That takes a few
-    milliseconds, and CUDA graphs do not support sidecar layers: then `auto` means `merged`.
-    """
+    """The add-on. With `stacks`, those of the denoiser prepared for a device, whole stacks are merged at once."""
 
     slot: str | None = None  # requests without LoRAs need the weights without them
 
@@ -270,22 +263,18 @@ class Loras:
         self,
         family: Family,
         loader: LoraLoader,
-        form: Form = "auto",
         max_staged: int = 4,
         *,
         stacks: WeightStacks | None = None,
     ) -> None:
         self._family, self._loader = family, loader
-        self._form: Form = "merged" if stacks is not None and form == "auto" else form
         layers = layers_of(family.pipeline)
         denoiser = {layer: module for layer, module in layers.items() if layer[0] in DENOISERS}
         text = {layer: module for layer, module in layers.items() if layer[0] not in DENOISERS}
         self.weights, self._text = _weights(denoiser, stacks), PatchedWeights(text)
-        self._sidecar = Sidecar(denoiser)
         self._staged: OrderedDict[Hashable, StagedWeights] = OrderedDict()
         self._max_staged = max_staged
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="make-ready")
-        self._now: Literal["merged", "sidecar"] = "sidecar" if self._form == "sidecar" else "merged"
 
     def close(self) -> None:
         """Restore the original weights, and stop loading."""
@@ -311,25 +300,16 @@ class Loras:
         return run.step < run.request.late_steps
 
     def plan(self, runs: Sequence[DenoisingRun]) -> None:
-        """Choose the form of the next step, once the set of ready requests is known."""
-        if self._form == "auto":
-            self._now = choose_form(_lora_groups(runs), self.weights.key, FormCosts())
+        pass
 
     def bucket(self, run: DenoisingRun) -> Hashable:
-        return self._key(run) if self._now == "merged" else None
+        return self._key(run)
 
     @contextmanager
     def around(self, rows: BatchRows) -> Iterator[None]:
-        if self._now == "merged":
-            self.weights.use(self._stage(rows.runs[0]))
-            rows.addon_inputs.weights = self.weights.key
-            yield
-            return
-        self.weights.use()
-        rows.addon_inputs.has_hooks = True
-        sets = [_active_loras(run) for run in rows.runs for _ in range(run.num_rows)]
-        with self._sidecar.applied(sets):
-            yield
+        self.weights.use(self._stage(rows.runs[0]))
+        rows.addon_inputs.weights = self.weights.key
+        yield
 
     def left(self, run: DenoisingRun) -> None:
         wanted: RequestedLoras | None = run.extras.pop(SLOT, None)
@@ -352,7 +332,7 @@ class Loras:
 
     def _make_ready(self, run: DenoisingRun, wanted: RequestedLoras) -> dict[str, torch.Tensor]:
         """Off the loop: compute the patched weights, and encode the prompt again if text encoders change."""
-        if self._form == "merged" and wanted.key not in self._staged:
+        if wanted.key not in self._staged:
             wanted.staged = self.weights.stage(wanted.loras)
         if all(lora.components <= set(DENOISERS) for lora, _ in wanted.loras):
             return {}
@@ -383,30 +363,3 @@ def _weights(layers: dict[LayerId, Layer], stacks: WeightStacks | None) -> Patch
 def _active_loras(run: DenoisingRun) -> LoraSet:
     wanted: RequestedLoras = run.extras[SLOT]
     return wanted.loras if wanted.is_felt else ()
-
-
-def _lora_groups(runs: Sequence[DenoisingRun]) -> list[LoraGroup]:
-    """The rows of the next step, grouped by their LoRAs."""
-    by_key: dict[Hashable, list[DenoisingRun]] = {}
-    for run in runs:
-        wanted: RequestedLoras = run.extras[SLOT]
-        by_key.setdefault(wanted.key if wanted.is_felt else (), []).append(run)
-    return [
-        LoraGroup(key, sum(run.num_rows for run in members), _extra(members[0]), _is_low_rank(members[0]))
-        for key, members in by_key.items()
-    ]
-
-
-def _is_low_rank(run: DenoisingRun) -> bool:
-    return all(change.is_low_rank for lora, _ in _active_loras(run) for change in lora.changes.values())
-
-
-def _extra(run: DenoisingRun) -> float:
-    """The cost of its LoRAs as a sidecar, as a share of the layers they change."""
-    extras = [
-        extra_share(change.rank, change.shape[1], change.shape[0])
-        for lora, _ in _active_loras(run)
-        for change in lora.changes.values()
-        if change.is_low_rank
-    ]
-    return sum(extras) / max(1, len(extras))
