@@ -6,6 +6,7 @@ built here: every word of the captions is one token, letters spell the rest. The
 """
 
 import copy
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from itertools import pairwise
@@ -13,7 +14,8 @@ from pathlib import Path
 from string import ascii_lowercase, digits, punctuation
 from typing import Any
 
-from takeup.errors import BadInput, MissingEngine, UnknownName
+from takeup.core.extras import need
+from takeup.errors import BadInput, UnknownName
 from takeup.scenes.world import WORDS
 
 FAMILIES = ("sdxl", "flux")
@@ -174,7 +176,7 @@ def _unet(channels: tuple[int, ...], width: int) -> Any:
 
 
 def _transformer(sizes: Mapping[str, Any]) -> Any:
-    return _load("diffusers").FluxTransformer2DModel(
+    transformer = _load("diffusers").FluxTransformer2DModel(
         patch_size=1,
         in_channels=16,
         num_layers=sizes["blocks"][0],
@@ -183,9 +185,14 @@ def _transformer(sizes: Mapping[str, Any]) -> Any:
         num_attention_heads=sizes["heads"],
         joint_attention_dim=sizes["t5"],
         pooled_projection_dim=sizes["text"],
-        axes_dims_rope=[8, 12, 12],
+        axes_dims_rope=[4, 14, 14],
         guidance_embeds=True,
     )
+    for name, layer in transformer.named_modules():
+        if re.search(r"blocks\.\d+\.norm(1|1_context)?\.linear$", name):
+            layer.weight.data.zero_()  # every block starts as the identity (adaLN-Zero of DiT)
+            layer.bias.data.zero_()
+    return transformer
 
 
 def build_controlnet(family: str, denoiser: Any) -> Any:
@@ -305,7 +312,5 @@ def lora_path(family: str, style: str, folder: Path = WEIGHTS) -> Path:
 
 
 def _load(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise MissingEngine(f"scenes need the package '{name}'\n\nhint: pip install 'takeup[diffusion]'") from error
+    need("a trained scene model", "diffusion")
+    return import_module(name)
