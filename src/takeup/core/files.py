@@ -1,4 +1,4 @@
-"""Atomic file writes: write a temporary file in the target's folder, fsync, then rename it over the target."""
+"""Atomic file writes: a temporary file in the target's folder is synced and renamed; then the folder is synced."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from takeup.errors import OutputFailed
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write `content` to `path`; the old file is replaced only after the new bytes are on disk."""
+    """Write `content` to `path`; the old file is replaced only after the new bytes are on disk, and then for good."""
     data = content.encode() if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -16,6 +16,20 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputFailed(f"cannot write {path}: {reason}; nothing was left there, choose another place") from error
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        found = f"{path} is written, but it is unknown whether it survives a power failure: {error.strerror}"
+        raise OutputFailed(f"{found}; check the disk") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk: new files and renames survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_and_rename(path: Path, data: bytes) -> None:

@@ -20,7 +20,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import BinaryIO
 
-from takeup.errors import BadInput
+from takeup.core.files import sync_folder
+from takeup.errors import BadInput, OutputFailed
 from takeup.serving.diffusion.addons.lora.file_format import read_lora
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.server.access import NAME
@@ -102,8 +103,9 @@ class AdapterRegistry:
         try:
             self._check_content(staged, name)
             return self._keep(tenant, name, staged, folder / f"{name}.{digest}{SUFFIX}")
-        finally:
+        except BaseException:
             staged.unlink(missing_ok=True)
+            raise
 
     def remove(self, tenant: str, name: str) -> RegisteredAdapter:
         """Remove the tenant's adapter from the registry; requests that hold it are not disturbed."""
@@ -163,8 +165,18 @@ class AdapterRegistry:
                 raise _taken(name)
             self._leaving.discard(path)  # the same bytes again, while requests still hold them
             staged.replace(path)
+            _sync(path)
             adapter = self._adapters[tenant, name] = _adapter(name, tenant, path)
         return adapter
+
+
+def _sync(path: Path) -> None:
+    """Put the name of a new file on the disk."""
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        found = f"{error.strerror}: it is unknown whether this adapter is there after a restart"
+        raise OutputFailed(f"{found}; upload it again") from error
 
 
 def _check_name(name: str) -> None:

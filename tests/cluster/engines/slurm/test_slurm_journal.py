@@ -34,7 +34,7 @@ def test_a_new_journal_is_empty(tmp_path: Path) -> None:
 def test_what_was_written_is_read_again_in_order(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal") as journal:
         journal.write({"do": "start", "job": "1"})
-        journal.write({"do": "évincer", "job": "2"}, is_urgent=False)
+        journal.write({"do": "évincer", "job": "2"})
 
     assert entries_of(tmp_path / "journal") == ({"do": "start", "job": "1"}, {"do": "évincer", "job": "2"})
 
@@ -44,7 +44,7 @@ def test_a_journal_cut_anywhere_keeps_its_whole_lines_and_can_go_on(tmp_path_fac
     path = tmp_path_factory.mktemp("cut") / "journal"  # type: ignore[attr-defined]
     with Journal(path) as journal:
         for number in range(10):
-            journal.write({"number": number}, is_urgent=False)
+            journal.write({"number": number})
     whole = path.read_bytes()
     path.write_bytes(whole[:length])
     num_lines = whole[:length].count(b"\n")
@@ -59,11 +59,25 @@ def test_a_journal_cut_anywhere_keeps_its_whole_lines_and_can_go_on(tmp_path_fac
 
 def test_a_damaged_line_is_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    path.write_bytes(b'{"a": 1}\n\xff\xfe\n[1, 2]\n{"a": 2}\n')
+    path.write_bytes(b'{"a": 1}\n\xff\xfe\n[1, 2]\n' + b"[" * 100_000 + b'\n{"a": 2}\n')
 
     with Journal(path) as journal:
         assert journal.entries == ({"a": 1}, {"a": 2})
-        assert journal.num_damaged == 2
+        assert journal.num_damaged == 3
+
+
+def test_entries_that_were_written_together_are_read_together_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.write({"number": 1})
+        journal.write({"number": 2}, {"number": 3})
+    whole = path.read_bytes()
+
+    for length in range(whole.index(b"\n") + 1, len(whole)):
+        path.write_bytes(whole[:length])
+        assert entries_of(path) == ({"number": 1},)
+    path.write_bytes(whole)
+    assert entries_of(path) == ({"number": 1}, {"number": 2}, {"number": 3})
 
 
 def test_only_one_controller_may_hold_it(tmp_path: Path) -> None:
@@ -148,13 +162,13 @@ def write_twenty(path: Path) -> list[int]:
     with Journal(path) as journal:
         for number in range(0, 20, 2):
             with suppress(OutputFailed):
-                journal.write({"number": number}, {"number": number + 1}, is_urgent=number % 4 == 0)
+                journal.write({"number": number}, {"number": number + 1})
                 acknowledged += [number, number + 1]
     return acknowledged
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("fail_at", range(1, 16))
+@pytest.mark.parametrize("fail_at", range(2, 23))  # the first syncs what is read
 def test_an_entry_that_was_refused_is_never_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int, code: int
 ) -> None:
@@ -166,21 +180,30 @@ def test_an_entry_that_was_refused_is_never_read_again(
     assert len(acknowledged) == 18
 
 
+def test_a_journal_that_cannot_be_synced_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "journal").write_text('{"do": "evict"}\n')
+    FailingDisk(monkeypatch, 1, errno.EIO)
+    with pytest.raises(OutputFailed, match="cannot keep a journal"):
+        Journal(tmp_path / "journal")
+
+    assert entries_of(tmp_path / "journal") == ({"do": "evict"},)
+
+
 def test_a_disk_that_cannot_even_be_cut_back_refuses_all_that_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    FailingDisk(monkeypatch, 2, errno.EIO, cannot_cut=True)
+    FailingDisk(monkeypatch, 4, errno.EIO, cannot_cut=True)
     journal = Journal(tmp_path / "journal")
 
     for _ in range(3):
-        with pytest.raises(OutputFailed, match="nothing is done unwritten"):
+        with pytest.raises(OutputFailed, match="it is unknown whether the next controller reads this entry"):
             journal.write({"do": "evict"})
     with pytest.raises(OutputFailed, match="an entry that was refused"):
         journal.close()
 
 
 def test_the_lock_is_released_even_if_closing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FailingDisk(monkeypatch, 2, errno.ENOSPC, cannot_cut=True)
+    FailingDisk(monkeypatch, 4, errno.ENOSPC, cannot_cut=True)
     journal = Journal(tmp_path / "journal")
     with pytest.raises(OutputFailed):
         journal.write({"do": "evict"})

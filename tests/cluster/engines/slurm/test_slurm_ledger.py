@@ -146,6 +146,24 @@ def test_entries_of_another_kind_or_without_sense_change_nothing(tmp_path: Path)
         assert (ledger.intents, ledger.notices, ledger.quotas, ledger.evictions) == ({}, {}, {}, [])
 
 
+def test_a_journal_is_shortened_to_what_gives_the_same_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LINES", 3)
+    with opened(tmp_path / "journal") as ledger:
+        for number in range(40):  # all but the last are evicted, and start again
+            ledger.intend_evictions([(running("1", number), "because")], "9", float(number))
+            ledger.settle([running("1", number + 1)], number + 0.5)
+        ledger.intend_evictions([(running("1", 40), "because")], "9", 40.0)
+        ledger.give_notice(Notice("2", "9", 40.0, 70.0), "because")
+        ledger.note_hold(held("3"))
+        before = (ledger.intents, ledger.notices, ledger.evictions, ledger.held)
+        ledger.tidy(41.0)
+        assert ledger.journal is not None
+        assert ledger.journal.num_lines == 39 + 1 + 1 + 1 + 2
+
+    with opened(tmp_path / "journal") as ledger:
+        assert (ledger.intents, ledger.notices, ledger.evictions, ledger.held) == before
+
+
 def test_a_long_journal_is_shortened_to_the_last_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_LINES", 3)
     with opened(tmp_path / "journal") as ledger:

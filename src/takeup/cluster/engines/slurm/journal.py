@@ -17,7 +17,7 @@ from typing import Any
 
 from takeup.cluster.engines.slurm.rows import JobRow, JobStatus
 from takeup.cluster.model import Eviction, Quota, SetQuota, Start
-from takeup.core.files import write_atomically
+from takeup.core.files import sync_folder
 from takeup.errors import BadInput, OutputFailed
 
 # What a controller does, line by line, on disk before it is done: one that was killed finds its place again -----------
@@ -43,44 +43,59 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = path.with_name(f"{path.name}.lock").open("w", encoding="utf-8")
         except OSError as error:
-            raise OutputFailed(f"cannot keep a journal at {path}: {error.strerror}; choose another place") from error
+            raise _unusable(path, error) from error
         self._claim()
-        self.entries = tuple(self.read())
+        try:
+            self._end_line()
+            self.entries = tuple(self.read())
+            self._file = _open_synced(path)
+        except OSError as error:
+            self._lock.close()
+            raise _unusable(path, error) from error
         self.num_lines = len(self.entries)
-        self._file = self._open()
         self._length = os.fstat(self._file).st_size
+        self._is_name_synced = False
 
-    def write(self, *entries: Entry, is_urgent: bool = True) -> None:
-        """Add all entries or none; urgent ones are on the disk when this returns."""
-        data = "".join(f"{json.dumps(entry)}\n" for entry in entries).encode()
+    def write(self, *entries: Entry) -> None:
+        """Add all entries or none; they are on the disk when this returns."""
+        data = _line(entries)
         try:
             self._cut()
-            if os.write(self._file, data) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if is_urgent:
-                os.fsync(self._file)
+            self._sync_name()
+            _append(self._file, data)
         except OSError as error:
-            with suppress(OSError):  # the next entry tries again first
-                self._cut()
-            raise OutputFailed(f"cannot write to {self.path}: {error.strerror}; nothing is done unwritten") from error
+            raise OutputFailed(f"cannot write to {self.path}: {error.strerror}; {self._undone()}") from error
         self._length += len(data)
-        self.num_lines += len(entries)
+        self.num_lines += 1
 
-    def shorten(self, entries: Sequence[Entry]) -> None:
+    def shorten(self, entries: Iterable[Entry]) -> None:
         """Keep nothing but these entries; if that fails, everything stays as it was."""
-        write_atomically(self.path, "".join(f"{json.dumps(entry)}\n" for entry in entries))
+        lines = [_line((entry,)) for entry in entries]
+        fresh = self.path.with_name(f".{self.path.name}.shortened")
+        try:
+            fresh.unlink(missing_ok=True)
+            file = _open(fresh)
+            try:
+                _append(file, b"".join(lines))
+                fresh.replace(self.path)
+            except OSError:
+                os.close(file)
+                with suppress(OSError):
+                    fresh.unlink()
+                raise
+        except OSError as error:
+            raise OutputFailed(f"cannot shorten {self.path}: {error.strerror}; make room on that disk") from error
         os.close(self._file)
-        self._file = self._open()
-        self._length, self.num_lines = os.fstat(self._file).st_size, len(entries)
+        self._file, self._is_name_synced = file, False
+        self._length, self.num_lines = sum(map(len, lines)), len(lines)
 
     def close(self) -> None:
         """Let another process have it, whatever happens."""
         try:
             self._cut()
         except OSError as error:
-            raise OutputFailed(
-                f"{self.path} ends in an entry that was refused: {error.strerror}; cut it off"
-            ) from error
+            found = f"{self.path} ends in an entry that was refused: {error.strerror}"
+            raise OutputFailed(f"{found}; cut it off after {self._length} bytes") from error
         finally:
             self._lock.close()
             os.close(self._file)
@@ -92,6 +107,13 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def read(self) -> Iterator[Entry]:
+        """All entries that are in the file now; damaged lines are counted."""
+        for line in self._content().splitlines():
+            found = _parsed(line)
+            self.num_damaged += not found
+            yield from found
 
     def _claim(self) -> None:
         until_s = time.monotonic() + CLAIM_LIMIT_S
@@ -109,41 +131,75 @@ class Journal:
             return False
         return True
 
-    def _open(self) -> int:
-        try:
-            return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            self._lock.close()
-            raise OutputFailed(
-                f"cannot keep a journal at {self.path}: {error.strerror}; choose another place"
-            ) from error
+    def _content(self) -> bytes:
+        return self.path.read_bytes() if self.path.exists() else b""
+
+    def _end_line(self) -> None:
+        """Remove a last line that was not written whole: what follows must begin on its own line."""
+        content = self._content()
+        length = content.rfind(b"\n") + 1
+        if length < len(content):
+            os.truncate(self.path, length)
+            self.num_damaged += 1
 
     def _cut(self) -> None:
-        """Remove what follows the last entry that was acknowledged."""
+        """Remove what follows the last entry that was acknowledged, for good."""
         if os.fstat(self._file).st_size > self._length:
             os.ftruncate(self._file, self._length)
+            os.fsync(self._file)
 
-    def read(self) -> Iterator[Entry]:
-        """All entries that are in the file now."""
-        content = self.path.read_bytes() if self.path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(self.path, len(whole))  # what follows must begin on a line of its own
-            self.num_damaged += 1
-        for line in whole.splitlines():
-            entry = _parsed(line)
-            if entry is None:
-                self.num_damaged += 1
-            else:
-                yield entry
+    def _sync_name(self) -> None:
+        """Before the first entry of a new file is acknowledged, its name is on the disk too."""
+        if not self._is_name_synced:
+            sync_folder(self.path.parent)
+            self._is_name_synced = True
+
+    def _undone(self) -> str:
+        """Take back what may have been written of a refused entry, and say whether that succeeded."""
+        with suppress(OSError):
+            self._cut()
+            return "nothing is done unwritten"
+        return "it is unknown whether the next controller reads this entry; check the disk before it starts"
 
 
-def _parsed(line: bytes) -> Entry | None:
+def _unusable(path: Path, error: OSError) -> OutputFailed:
+    return OutputFailed(f"cannot keep a journal at {path}: {error.strerror}; choose another place")
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _open_synced(path: Path) -> int:
+    """Open a journal whose content is on the disk: nothing is replayed that a power failure could still take away."""
+    file = _open(path)
     try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    return entry if isinstance(entry, dict) else None
+        os.fsync(file)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _append(file: int, data: bytes) -> None:
+    """Write by one call, and sync; a part is a failure."""
+    if os.write(file, data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(file)
+
+
+def _line(entries: Sequence[Entry]) -> bytes:
+    return f"{json.dumps(entries[0] if len(entries) == 1 else entries)}\n".encode()
+
+
+def _parsed(line: bytes) -> list[Entry]:
+    """The entries of a line; none if it is damaged."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    entries = found if isinstance(found, list) else [found]
+    return entries if all(isinstance(entry, dict) for entry in entries) else []
 
 
 # What the controller has done to Slurm's jobs, as its journal shows: evictions, notices and quotas --------------------
@@ -232,38 +288,51 @@ class SlurmLedger:
 
     def forget(self, job_id: str, what: str) -> None:
         """An intention came to nothing: Slurm refused it."""
-        self._write({"do": "forget", "what": what, "job": job_id}, is_urgent=False)
+        self._write(_forgotten(job_id, what))
 
     def settle(self, rows: Iterable[JobRow], now_s: float) -> None:
         """Compare what was intended with the jobs that Slurm knows, and how often each was restarted by now."""
         known = {row.id: row for row in rows}
-        for job_id, intent in list(self.intents.items()):
-            row = known.get(job_id)
-            if row is not None and row.num_restarts > intent.num_restarts:
-                self._write({"do": "evicted", "job": job_id}, is_urgent=False)
-            elif row is None or row.status == JobStatus.RUNNING:
-                self.forget(job_id, "evict")  # the job ended by itself, or Slurm never heard of it
-        for job_id, notice in list(self.notices.items()):
-            is_here = job_id in known and known[job_id].status == JobStatus.RUNNING
-            is_wanted = notice.for_job in known and known[notice.for_job].status == JobStatus.HELD
-            if not is_here or not is_wanted:
-                self.forget(job_id, "notice")
+        self._write(*self._settled(known))
         self.evictions = [it for it in self.evictions if it.when_s > now_s - DAY_S]
         self.held = {job: count for job, count in self.held.items() if job in known and not _runs(known[job], count)}
 
+    def _settled(self, known: Mapping[str, JobRow]) -> Iterator[Entry]:
+        for job_id, intent in self.intents.items():
+            row = known.get(job_id)
+            if row is not None and row.num_restarts > intent.num_restarts:
+                yield {"do": "evicted", "job": job_id}
+            elif row is None or row.status == JobStatus.RUNNING:
+                yield _forgotten(job_id, "evict")  # the job ended by itself, or Slurm never heard of it
+        for job_id, notice in self.notices.items():
+            is_here = job_id in known and known[job_id].status == JobStatus.RUNNING
+            is_wanted = notice.for_job in known and known[notice.for_job].status == JobStatus.HELD
+            if not is_here or not is_wanted:
+                yield _forgotten(job_id, "notice")
+
     def tidy(self, now_s: float) -> None:
         """Shorten a journal that has grown long to what still matters."""
-        if self.journal is not None and self.journal.num_lines > MOST_LINES:
-            quotas = {it.get("pool"): it for it in self.journal.read() if it.get("do") == "quota"}
-            recent = [
-                it for it in self.journal.read() if it.get("at_s", now_s) > now_s - DAY_S and it.get("do") != "quota"
-            ]
-            held = [{"do": "hold", "job": job, "restarts": count} for job, count in self.held.items()]
-            self.journal.shorten([*quotas.values(), *recent, *held])
+        if self.journal is not None and self.journal.num_lines > max(MOST_LINES, 2 * len(self.evictions)):
+            self.journal.shorten(self._state(now_s - DAY_S))
 
-    def _write(self, *entries: Entry, is_urgent: bool = True) -> None:
+    def _state(self, since_s: float) -> Iterator[Entry]:
+        """Entries that give this ledger again, without evictions before `since_s`."""
+        for quota in self.quotas.values():
+            yield {"do": "quota", "pool": quota.pool, "gpus": list(quota.gpus_by_hours.items())}
+        for eviction in self.evictions:
+            yield {"do": "past", "at_s": eviction.when_s, "job": eviction.job_id, "nodes": eviction.nodes}
+        for job, intent in self.intents.items():
+            if intent.when_s > since_s:
+                entry = {"do": "evict", "at_s": intent.when_s, "job": job, "nodes": intent.nodes}
+                yield {**entry, "restarts": intent.num_restarts}
+        for it in self.notices.values():
+            yield {"do": "notice", "at_s": it.since_s, "job": it.job_id, "for": it.for_job, "until_s": it.until_s}
+        for job, num_restarts in self.held.items():
+            yield {"do": "hold", "job": job, "restarts": num_restarts}
+
+    def _write(self, *entries: Entry) -> None:
         if self.journal is not None and entries:
-            self.journal.write(*entries, is_urgent=is_urgent)
+            self.journal.write(*entries)
         for entry in entries:
             self._fold(entry)
 
@@ -285,6 +354,8 @@ class SlurmLedger:
         elif what == "evicted" and job_id in self.intents:
             intent = self.intents.pop(job_id)
             self.evictions.append(Eviction(job_id, intent.when_s, intent.nodes))
+        elif what == "past":
+            self.evictions.append(Eviction(job_id, float(entry["at_s"]), tuple(map(str, entry["nodes"]))))
         elif what == "notice":
             notice = Notice(job_id, str(entry["for"]), float(entry["at_s"]), float(entry["until_s"]))
             self.notices[job_id] = notice
@@ -293,6 +364,10 @@ class SlurmLedger:
             self.quotas[str(entry["pool"])] = Quota(str(entry["pool"]), offers)
         elif what == "forget":
             (self.notices if entry["what"] == "notice" else self.intents).pop(job_id, None)
+
+
+def _forgotten(job_id: str, what: str) -> Entry:
+    return {"do": "forget", "what": what, "job": job_id}
 
 
 def _runs(row: JobRow, num_restarts: int) -> bool:
