@@ -1,5 +1,5 @@
 # The words a person needs. Everything happens in .venv; no root, nothing outside this folder.
-.PHONY: run test test-engines test-random mutants test-spark35 check house bench docs clean
+.PHONY: run test test-engines test-random mutants test-spark35 faults check house bench docs clean
 
 run:  ## set up the core with charts and trace files, and take the tour
 	@scripts/setup tour
@@ -30,6 +30,10 @@ test-spark35:  ## the Spark plug-in on Spark 3.5, in an environment of its own
 	@test -x .venv35/bin/python || python3 -m venv .venv35
 	@.venv35/bin/python -m pip install --quiet -e '.[tour]' 'pyspark==3.5.*' pytest pytest-timeout pytest-xdist hypothesis
 	@.venv35/bin/python -m pytest tests/caching/engines/spark
+
+faults:  ## every system call of every writer fails or is the last one: 10,000 points; FAULTS="--share 0.1" runs a tenth
+	@scripts/setup test
+	@cd tests && PYTHONPATH=. ../.venv/bin/python -m support.faults.lab $(FAULTS)
 
 check:  ## format, lint and types
 	@scripts/setup test
