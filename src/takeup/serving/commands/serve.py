@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from takeup.core.extras import need
 from takeup.core.units import parse_amount
-from takeup.errors import BadInput, MissingEngine
+from takeup.errors import BadInput
 from takeup.output import say
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 
 SPARE_FILES = 256
-NEEDED = {
-    "diffusion": ("torch", "diffusers", "transformers", "peft"),
-    "web": ("fastapi", "uvicorn", "multipart", "prometheus_client", "PIL"),
-}
-
 
 FOLDER = click.Path(path_type=Path)
 
@@ -236,9 +231,4 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _check_installed(on_ray: bool) -> None:
-    for extra, packages in (NEEDED | ({"ray": ("ray",)} if on_ray else {})).items():
-        for package in packages:
-            if find_spec(package) is None:
-                raise MissingEngine(
-                    f"takeup serve needs the package {package!r}\n\nhint: pip install 'takeup[{extra}]'"
-                )
+    need("takeup serve", "web", "diffusion", *(["ray"] if on_ray else []))
