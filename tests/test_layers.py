@@ -40,8 +40,22 @@ PURE = {
     },
 }
 SPLIT = {"pipelines", "stragglers", "diffusion", "editing"}  # subjects with rooms of their own
-TOP = ("experiment", "commands")  # above all other rooms of a domain, in this order
-OUTSIDE = {"cli", "output", "rerun", "tour", "doctor", "papers", "core", "errors", "scenes", "__init__", "__main__"}
+TOP = ("experiment", "commands", "file_kinds")  # above all other rooms of a domain, in this order
+OUTSIDE = {
+    "cli",
+    "output",
+    "rerun",
+    "tour",
+    "tryfile",
+    "example",
+    "doctor",
+    "papers",
+    "core",
+    "errors",
+    "scenes",
+    "samples",
+}
+OUTSIDE |= {"__init__", "__main__"}
 SHARED = {"core", "errors"}
 CLOCKS_AND_CHANCE = {"datetime", "random", "secrets", "time", "uuid"}
 FILES = {"glob", "io", "os", "pathlib", "shutil", "tempfile"}

@@ -17,6 +17,8 @@ COMMANDS = {
     "serve": ("takeup.serving.commands.serve:serve", "Serve a diffusion model over HTTP, for OpenAI clients."),
     "streaming": ("takeup.streaming.commands:streaming", "Start-up delay and stalls of video in a shared cell (QoE)."),
     "training": ("takeup.training.commands:training", "Stragglers (FALCON) and pipeline schedules (ADAPTRA)."),
+    "try": ("takeup.tryfile:try_file", "Recognise a log, trace or model of yours; say what would change."),
+    "example": ("takeup.example:example", "Write a sample file of the kind that a command reads."),
     "tour": ("takeup.tour:tour", "Every system on its default workload, compared with baselines."),
     "reproduce": ("takeup.papers.commands:reproduce", "The numbers of a paper, and ours."),
     "rerun": ("takeup.rerun:rerun", "Repeat the run that made a report, or a scenario file."),
