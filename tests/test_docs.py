@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import headlines
 import numpy as np
 import pytest
 
@@ -146,7 +147,14 @@ def test_the_readme_counts_what_holds_and_names_what_fails() -> None:
     table = docs.results_table({"gfs": Report("r", "papers", {}, 1, checks=checks)})
 
     failing = "days 8 (at most 0); not ours 8 (at most 0; not verified, not counted)"
-    assert table.splitlines()[2:] == [f"| GFS | 2 of 3 | gain: 0.610 (0.6 ± 0.02) | {failing} |"]
+    assert table.splitlines()[2:] == [f"| GFS | 2 of 3 | kept: 1.000 (at least 0.5) | {failing} |"]
+
+
+def test_the_check_that_the_readme_quotes_is_one_of_the_paper() -> None:
+    results = (ROOT / "docs/reference/results.md").read_text("utf-8")
+
+    assert set(docs.SHOWN) == set(PAPERS)
+    assert [name for paper, name in docs.SHOWN.items() if f"| {paper.upper()} | {name}" not in results] == []
 
 
 def test_fragments_are_gathered_by_kind(tmp_path: Path) -> None:
@@ -174,6 +182,24 @@ def test_every_fragment_has_a_kind_we_know() -> None:
     names = [path.name for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
 
     assert all(name.split(".")[1:] in [[kind, "md"] for kind in docs.KINDS] for name in names)
+
+
+def test_the_readme_quotes_the_newest_reports_of_every_engine() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    cells = [cell for row in headlines.table()[1] for cell in row]
+
+    assert [cell for cell in cells if cell not in readme] == []
+    assert (ROOT / "docs/takeup.svg").read_text("utf-8") == headlines.picture()
+
+
+def test_the_newest_report_is_the_one_of_the_latest_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for day, ours in (("2026-11-09", 1), ("2026-11-10", 2)):
+        (tmp_path / f"x_amd_{day}.md").write_text(f"| who | median (s) |\n| --- | --- |\n| takeup | {ours},000.5 |\n")
+    monkeypatch.setattr(headlines, "RESULTS", tmp_path)
+
+    assert headlines.newest("x").number("median (s)", who="takeup") == 2000.5
+    with pytest.raises(AssertionError, match="no row with"):
+        headlines.newest("x").number("mean (s)", who="takeup")
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
@@ -217,7 +243,7 @@ def test_the_help_names_everything_that_can_be_named(domain: str, name: str) -> 
 
 @pytest.mark.parametrize("domain", [name for name in COMMANDS if (ROOT / "src/takeup" / name).is_dir()])
 def test_every_domain_on_the_command_line_is_described(domain: str) -> None:
-    assert f"[{domain}](src/takeup/{domain}/README.md)" in (ROOT / "README.md").read_text("utf-8")
+    assert f"[{domain}]({headlines.URL}/src/takeup/{domain}/README.md)" in (ROOT / "README.md").read_text("utf-8")
     assert (ROOT / f"docs/concepts/{domain}.md").exists()
 
 
@@ -233,8 +259,13 @@ def test_every_paper_has_results_in_the_readme_and_is_named_in_the_help(paper: s
 
 
 def broken_links(page: Path, text: str) -> list[str]:
-    targets = [target for target in LINK.findall(FENCE.sub("", text)) if not target.startswith(("http", "#"))]
-    return [target for target in targets if not (page.parent / target.partition("#")[0]).exists()]
+    """Links to files that are not there: relative ones, and those of README to this repository, which are absolute."""
+    targets = [target for target in LINK.findall(FENCE.sub("", text)) if not target.startswith("#")]
+    ours = [target for target in targets if not target.startswith("http")]
+    broken = [target for target in ours if not (page.parent / target.partition("#")[0]).exists()]
+    places = [target.removeprefix(headlines.URL + "/") for target in targets if target.startswith(headlines.URL)]
+    places += [target.removeprefix(headlines.RAW + "/") for target in targets if target.startswith(headlines.RAW)]
+    return broken + [place for place in places if not (ROOT / place).exists()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -244,6 +275,16 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 def test_a_broken_link_is_found() -> None:
     assert broken_links(ROOT / "README.md", "[here](LICENSE) and [there](nowhere.md#x)") == ["nowhere.md#x"]
+
+
+def test_a_broken_absolute_link_is_found() -> None:
+    assert broken_links(ROOT / "README.md", f"[here]({headlines.URL}/nowhere.md)") == ["nowhere.md"]
+
+
+def test_the_links_of_the_readme_work_on_a_package_index() -> None:
+    readme = FENCE.sub("", (ROOT / "README.md").read_text("utf-8"))
+
+    assert [target for target in LINK.findall(readme) if not target.startswith("https://")] == []
 
 
 def test_every_guide_and_concept_is_in_the_index() -> None:
@@ -301,15 +342,14 @@ def test_every_example_prints_what_stands_beside_it(example: Path, tmp_path: Pat
     assert ran.stdout == example.with_suffix(".out").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("place", "name"), [(0, "compare_policies"), (1, "stall_probability")])
-def test_the_readme_shows_the_end_of_the_example_and_its_output(place: int, name: str) -> None:
+def test_the_first_program_of_the_readme_prints_what_stands_below_it(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
-    programs = [body for language, body in FENCE.findall(readme) if language == "python"]
-    output = readme.partition(programs[place])[2].split("```")[2].lstrip("\n")
+    program = next(body for language, body in FENCE.findall(readme) if language == "python")
+    ran = subprocess.run([sys.executable, "-c", program], check=False, cwd=tmp_path, capture_output=True, text=True)
 
-    assert (ROOT / f"examples/{name}.py").read_text("utf-8").endswith(programs[place])
-    assert output
-    assert (ROOT / f"examples/{name}.out").read_text("utf-8").endswith(output)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == readme.partition(program)[2].split("```")[2].lstrip("\n")
+    assert ran.stdout == (ROOT / "examples/compare_policies.out").read_text("utf-8")
 
 
 def test_the_table_of_the_guide_is_what_the_command_says() -> None:

@@ -1,0 +1,244 @@
+"""Table and picture of README: takeup on each engine, with numbers from the newest dated reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+URL = "https://github.com/takeup-project/takeup/blob/main"
+RAW = "https://raw.githubusercontent.com/takeup-project/takeup/main"
+NUMBER = re.compile(r"-?[\d,]+(\.\d+)?(e-?\d+)?")
+Row = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Dated:
+    """A dated report: its path, and the rows of its tables by column, in order."""
+
+    path: Path
+    rows: tuple[Row, ...]
+
+    def all(self, **cells: str) -> list[Row]:
+        """The rows with these cells; underscores stand for spaces in names of columns."""
+        wanted = {name.replace("_", " "): text for name, text in cells.items()}
+        return [row for row in self.rows if all(row.get(name) == text for name, text in wanted.items())]
+
+    def number(self, column: str, **cells: str) -> float:
+        """The number in a column of the first of these rows."""
+        row = next((row for row in self.all(**cells) if column in row), None)
+        assert row is not None, f"{self.path.name} has no row with {cells} and a column {column!r}"
+        return number(row[column])
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """An engine of the user: what to install, the line that puts takeup on it, and a number from a dated report."""
+
+    engine: str
+    extra: str
+    command: str
+    guide: str
+    report: str  # the name of the file begins with this
+    sentence: Callable[[Dated], str]
+
+
+def number(text: str) -> float:
+    """The first number of a cell."""
+    found = NUMBER.search(text)
+    assert found is not None, f"{text!r} holds no number"
+    return float(found.group().replace(",", ""))
+
+
+def newest(begin: str) -> Dated:
+    """The newest report whose name begins so."""
+    paths = sorted(RESULTS.glob(f"{begin}_*.md"), key=lambda path: path.stem.rpartition("_")[2])
+    assert paths, f"no report {begin}_*.md in {RESULTS}"
+    return Dated(paths[-1], tuple(_rows(paths[-1].read_text("utf-8").splitlines())))
+
+
+def _rows(lines: Sequence[str]) -> Iterator[Row]:
+    columns: list[str] = []
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        if not cells or set(line) <= set("|-: "):
+            columns = columns if cells else []
+        elif columns:
+            yield dict(zip(columns, cells, strict=False))
+        else:
+            columns = cells
+
+
+# One number for each engine -------------------------------------------------------------------------------------------
+
+
+def _spark(report: Dated) -> str:
+    ratios = {row["workload"]: number(row["executor CPU"]) for row in report.all(policy="dag") if "executor CPU" in row}
+    least, most = min(ratios.values()), max(ratios.values())
+    return (
+        f"PageRank takes {ratios['pagerank']:.2f} of stock Spark's executor CPU "
+        f"({least:.2f} to {most:.2f} over {len(ratios)} workloads)"
+    )
+
+
+def _dask(report: Dated) -> str:
+    ratios = sorted(number(row["read"]) for row in report.all(policy="dag") if "read" in row)
+    return (
+        f"workers read {_middle(ratios):.2f} of stock Dask's bytes from disk "
+        f"(median of {len(ratios)} workloads; {ratios[0]:.2f} to {ratios[-1]:.2f})"
+    )
+
+
+def _torchrun(report: Dated) -> str:
+    right = [row["right"] for row in report.rows if "right" in row]
+    return f"the slow rank or link is named in {right.count('yes')} of {len(right)} emulated jobs, without a pause"
+
+
+def _slurm(report: Dated) -> str:
+    median = report.number("median (s)", what="gang of 4 nodes runs, 16 victims")
+    lost = report.number("count", what="jobs lost")
+    return f"a gang of 4 nodes runs {median:.2f} s after it is due; controller killed 20 times: {lost:.0f} jobs lost"
+
+
+def _kubernetes(report: Dated) -> str:
+    ours, stock = (
+        report.number("median (s)", what=f"gang of 4 nodes bound, {name}") for name in ("takeup", "default-scheduler")
+    )
+    return f"a gang of 4 nodes is bound in {ours:.2f} s, by the default scheduler in {stock:.2f} s"
+
+
+def _diffusers(report: Dated) -> str:
+    ours, stock = (report.number(name, request="3C/2L") for name in ("ours (s)", "stock (s)"))
+    return f"SDXL with 3 ControlNets and 2 LoRAs: {ours:.2f} s on an H200, stock diffusers {stock:.1f} s"
+
+
+def _streaming(report: Dated) -> str:
+    cases, held = (report.number(name, logs_in="all") for name in ("cases", "held (%)"))
+    return f"its 90 % intervals held {held:.1f} % of {cases:.0f} second halves of recorded logs"
+
+
+def _edge(report: Dated) -> str:
+    place = [row for row in report.all(policy="auto") if "mean gap (%)" in row]
+    first = [row for row in report.all(policy="radio_first") if "mean gap (%)" in row]
+    assert place, f"{report.path.name} has no row for the policy auto"
+    return (
+        f"plans at most {number(place[-1]['mean gap (%)']):.2f} % from the best possible in the mean; "
+        f"radio first, CPU second: {number(first[-1]['mean gap (%)']):.1f} %"
+    )
+
+
+HEADLINES = (
+    Headline(
+        "Spark",
+        "spark",
+        "takeup caching run dag --engine spark -- spark-submit job.py",
+        "spark",
+        "caching-engines-spark",
+        _spark,
+    ),
+    Headline("Dask", "dask", "takeup.caching.engines.dask.install(client)", "dask", "caching_engines_dask", _dask),
+    Headline(
+        "torchrun",
+        "torch",
+        "takeup training watch -- torchrun --nproc-per-node 4 train.py",
+        "stragglers",
+        "stragglers-locate",
+        _torchrun,
+    ),
+    Headline("Slurm", "", "takeup cluster run gfs --engine slurm --dry-run", "slurm", "cluster-labs-slurm", _slurm),
+    Headline(
+        "Kubernetes",
+        "k8s",
+        "takeup cluster run gfs --engine kubernetes --dry-run",
+        "kubernetes",
+        "cluster-labs-kubernetes",
+        _kubernetes,
+    ),
+    Headline("diffusers", "web,diffusion", "takeup serve takeup/tiny-sdxl", "serve", "serving-gpu", _diffusers),
+    Headline(
+        "throughput log",
+        "",
+        "takeup streaming advise drive.csv --bitrate 2.4Mbit",
+        "predict-from-a-throughput-log",
+        "streaming-advice",
+        _streaming,
+    ),
+    Headline("edge site", "", "takeup edge solve --devices 20", "plan-an-edge-site", "edge", _edge),
+)
+
+
+def table() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headings, and a row for each engine: guide, what to install, the line to use, the number with its report."""
+    return ("on my", "`pip install`", "then", "measured"), [_row(headline) for headline in HEADLINES]
+
+
+def _row(line: Headline) -> tuple[str, ...]:
+    report = newest(line.report)
+    install = f"takeup[{line.extra}]" if line.extra else "takeup"
+    measured = f"{line.sentence(report)} ([report]({URL}/{report.path.relative_to(ROOT).as_posix()}))"
+    return f"[{line.engine}]({URL}/docs/guides/{line.guide}.md)", f"`{install}`", f"`{line.command}`", measured
+
+
+# The picture ----------------------------------------------------------------------------------------------------------
+
+WIDTH, BAR, LEFT, RIGHT, TOP = 880, 34, 330, 110, 64
+STYLE = """
+  text { font: 15px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 13px; fill: #59636e }
+  .title { font-size: 18px; font-weight: 600 } .stock { fill: #d0d7de } .ours { fill: #1a7f64 }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #f0f6fc } .small { fill: #9198a1 } .stock { fill: #3d444d } .ours { fill: #3fb58f }
+  }
+"""
+
+
+def _bars() -> Iterator[tuple[str, float]]:
+    """What is compared with stock, and takeup's share of it."""
+    spark, dask = newest("caching-engines-spark"), newest("caching_engines_dask")
+    pods, images, pipeline = (newest(name) for name in ("cluster-labs-kubernetes", "serving-gpu", "pipeline-latency"))
+    yield "Spark, PageRank: executor CPU", spark.number("executor CPU", workload="pagerank", policy="dag")
+    yield (
+        "Dask, 13 workloads: bytes read",
+        _middle(number(row["read"]) for row in dask.all(policy="dag") if "read" in row),
+    )
+    gang = [pods.number("median (s)", what=f"gang of 4 nodes bound, {who}") for who in ("takeup", "default-scheduler")]
+    yield "Kubernetes: gang of 4 nodes bound", gang[0] / gang[1]
+    times = [images.number(name, request="3C/2L") for name in ("ours (s)", "stock (s)")]
+    yield "diffusers: SDXL, 3 ControlNets, 2 LoRAs", times[0] / times[1]
+    yield (
+        "pipeline with a slow link: iteration",
+        1 / pipeline.number("ours", check="latency: faster than stock 1F1B, least (x)"),
+    )
+
+
+def _middle(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def picture() -> str:
+    """Bars of time, bytes or energy compared with stock, as an SVG image for light and dark pages."""
+    bars = list(_bars())
+    height = TOP + BAR * len(bars) + 34
+    lines = [_bar(place, *bar) for place, bar in enumerate(bars)]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="takeup compared with stock">\n<style>{STYLE}</style>\n'
+        '<text class="title" x="16" y="30">The same work on the same machines, compared with stock</text>\n'
+        '<text class="small" x="16" y="50">shorter is better; the grey bar is stock at its defaults</text>\n'
+        + "".join(lines)
+        + f'<text class="small" x="16" y="{height - 10}">One workload for each engine; reports in benchmarks/results '
+        "have all of them.</text>\n</svg>\n"
+    )
+
+
+def _bar(place: int, name: str, share: float) -> str:
+    full, y = WIDTH - LEFT - RIGHT, TOP + BAR * place
+    return (
+        f'<text x="16" y="{y + 21}">{name}</text>'
+        f'<rect class="stock" x="{LEFT}" y="{y + 5}" width="{full}" height="22" rx="4"/>'
+        f'<rect class="ours" x="{LEFT}" y="{y + 5}" width="{full * share:.0f}" height="22" rx="4"/>'
+        f'<text x="{LEFT + full + 12}" y="{y + 21}">{share:.0%} of stock</text>\n'
+    )
