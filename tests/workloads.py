@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hypothesis import strategies as st
 
-from takeup.caching.model import EngineModel, FlatResult, Workload
+from takeup.caching.model import EngineModel, Workload
 from takeup.caching.traces.job_graph import WorkloadBuilder
 
 
@@ -50,16 +48,3 @@ engines = st.builds(
     profile=st.sampled_from(["online", "recurring"]),
     disk_bytes_per_s=st.sampled_from([1.0, 8.0]),
 )
-
-
-class FlatCounts(NamedTuple):
-    """What a replay of a request stream counted, whatever the policy and the size of the cache."""
-
-    num_requests: int
-    num_hits: int
-    num_evictions: int
-    read_bytes: int
-
-
-def counts_of(result: FlatResult) -> FlatCounts:
-    return FlatCounts(result.num_requests, result.num_hits, result.num_evictions, result.read_bytes)

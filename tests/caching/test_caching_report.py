@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from takeup.caching.model import CachingResult, FlatResult
-from takeup.caching.report import flat_report, job_report
+from takeup.caching.model import CachingResult
+from takeup.caching.report import job_report
 from takeup.core.report import Report
 
 SCENARIO = {"domain": "caching", "verb": "compare"}
@@ -111,19 +111,3 @@ def test_a_report_survives_its_file() -> None:
     report = report_of(result("lru"), result("lerc", 800))
 
     assert Report.from_json(report.to_json()) == report
-
-
-# Request streams ----------------------------------------------------------------------------------------------------
-
-
-def test_a_request_stream_shows_hits_and_misses() -> None:
-    flat = FlatResult("lru", 400, num_requests=10, num_hits=4, num_evictions=3, read_bytes=6_000_000)
-    report = flat_report([flat], 1000, "Title", SCENARIO, 7, ("a note",))
-
-    assert report.tables[0].rows == (("lru", 40.0, 0.4, 0.6, 6.0, 3),)
-    assert report.series[0].rows == ({"policy": "lru", "cache": 40.0, "miss ratio": 0.6},)
-    assert report.notes == ("a note",)
-
-
-def test_no_requests_have_no_hits() -> None:
-    assert FlatResult("lru", 400, 0, 0, 0, 0).hit_share == 0.0

@@ -6,12 +6,10 @@ from takeup.caching.model import AdmissionDecision as AdmissionDecision
 from takeup.caching.model import CachingResult as CachingResult
 from takeup.caching.model import EngineModel as EngineModel
 from takeup.caching.model import Evict as Evict
-from takeup.caching.model import FlatTrace as FlatTrace
 from takeup.caching.model import Task as Task
 from takeup.caching.model import Workload as Workload
 from takeup.caching.policies import POLICIES as POLICIES
 from takeup.caching.policies import find_policy as find_policy
-from takeup.caching.simulate.compiled.flat import replay_flat as replay_flat
 from takeup.caching.simulate.compiled.replay import replay as replay
 from takeup.caching.traces import generate as generate
 from takeup.caching.traces import read_trace as read_trace

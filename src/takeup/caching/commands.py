@@ -168,16 +168,6 @@ def whatif(
 
 
 @caching.command()
-@click.argument("trace")
-@click.option("--ignore-sizes", is_flag=True, help="Let every block of a trace with sizes count as one.")
-@output_options
-def curve(trace: str, ignore_sizes: bool, as_json: bool, out: Path | None, quiet: bool) -> None:
-    """LRU's miss ratio at every size, from one pass over the key trace TRACE."""
-    report = _report("curve", "lru", "100%", on=None, quiet=quiet, trace=trace, ignore_sizes=ignore_sizes)
-    show(report, as_json=as_json, out=out, charts=CHARTS)
-
-
-@caching.command()
 @click.argument("eventlog", type=Path)
 @click.argument("file", type=Path)
 @click.option("--allow-truncated", is_flag=True, help="Accept the log of a running or killed application.")

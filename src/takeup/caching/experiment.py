@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import field_validator, model_validator
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, FlatResult, FlatTrace, Miss, Workload
+from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, Miss, Workload
 from takeup.caching.policies import find_policy
-from takeup.caching.report import Prediction, flat_report, job_report, whatif_report
+from takeup.caching.report import Prediction, job_report, whatif_report
 from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces import generate, read_trace
 from takeup.caching.traces.spark_event_log import EventLog, read_event_log
 from takeup.core.lazy import find
 from takeup.core.progress import progress
-from takeup.core.report import Cell, Column, Report, Series, Table
+from takeup.core.report import Cell, Column, Report, Table
 from takeup.core.scenario import Scenario, validate
 from takeup.core.seeds import Streams
 from takeup.core.sweep import sweep
@@ -41,7 +39,7 @@ class CachingScenario(Scenario):
     """One caching run. Sizes carry their unit (`2GB`) or are a share of the working set (`40%`)."""
 
     domain: Literal["caching"] = "caching"
-    verb: Literal["simulate", "compare", "run", "whatif", "curve"]
+    verb: Literal["simulate", "compare", "run", "whatif"]
     policies: tuple[str, ...] = ("lru",)
     capacities: tuple[str, ...] = ("40%",)
     workload: str | None = None
@@ -52,7 +50,6 @@ class CachingScenario(Scenario):
     profile: Literal["online", "recurring"] = "recurring"
     disk_bytes_per_s: float = 100e6
     plain: bool = False
-    ignore_sizes: bool = False
     engine: str = "local"
     dry_run: bool = False
     working_set_bytes: int = 64_000_000
@@ -100,8 +97,6 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
 
 def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False) -> Report:
     """Run the scenario; sweeps run on the Dask cluster at `on`, if given."""
-    if scenario.verb == "curve":
-        return _curve(scenario)
     if scenario.verb == "run":
         return _run_engine(scenario, quiet)
     if scenario.verb == "whatif":
@@ -113,14 +108,13 @@ def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False
         for policy in scenario.policies
     ]
     with progress(f"caching {scenario.verb}", len(points), quiet=quiet) as tick:
-        one = _replay_flat if isinstance(data, FlatTrace) else _replay_jobs
-        num_processes = None if _num_accesses(data) * len(points) > WORTH_PROCESSES else 1
-        results = sweep(one, points, on=on, num_processes=num_processes, progress=lambda done, total: tick())
-    build: Callable[..., Report] = flat_report if isinstance(data, FlatTrace) else job_report
-    return build(results, data.working_set_bytes, _title(scenario, data), scenario.model_dump(), scenario.seed, notes)
+        num_processes = None if data.num_accesses * len(points) > WORTH_PROCESSES else 1
+        results = sweep(_replay_jobs, points, on=on, num_processes=num_processes, progress=lambda done, total: tick())
+    title, whole_bytes = _title(scenario, data), data.working_set_bytes
+    return job_report(results, whole_bytes, title, scenario.model_dump(), scenario.seed, notes)
 
 
-def load(scenario: CachingScenario) -> tuple[Workload | FlatTrace, tuple[str, ...]]:
+def load(scenario: CachingScenario) -> tuple[Workload, tuple[str, ...]]:
     """The workload or trace of the scenario, and notes on what was inferred."""
     if scenario.workload is not None:
         return _generated(scenario.workload, scenario.seed), ()
@@ -143,7 +137,7 @@ def _generated(name: str, seed: int) -> Workload:
 
 
 @lru_cache(maxsize=2)
-def _from_file(path: str, allow_truncated: bool, version: object) -> tuple[Workload | FlatTrace, tuple[str, ...]]:
+def _from_file(path: str, allow_truncated: bool, version: object) -> tuple[Workload, tuple[str, ...]]:
     return read_trace(Path(path), allow_truncated=allow_truncated)
 
 
@@ -160,11 +154,7 @@ def _version(path: Path) -> object:
     return None
 
 
-def _num_accesses(data: Workload | FlatTrace) -> int:
-    return len(data.requests) if isinstance(data, FlatTrace) else data.num_accesses
-
-
-def _title(scenario: CachingScenario, data: Workload | FlatTrace) -> str:
+def _title(scenario: CachingScenario, data: Workload) -> str:
     return f"Caching: {', '.join(scenario.policies)} on {data.name}"
 
 
@@ -175,27 +165,11 @@ def _model(scenario: CachingScenario, capacity_bytes: int) -> EngineModel:
 def _replay_jobs(point: Point) -> CachingResult:
     scenario, policy, capacity_bytes = point
     workload = _load_log(scenario).workload if scenario.verb == "whatif" else load(scenario)[0]
-    assert isinstance(workload, Workload)
     if scenario.plain:
         return simulate(find_policy(policy), workload, _model(scenario, capacity_bytes))
     from takeup.caching.simulate.compiled.replay import replay
 
     return replay(find_policy(policy), workload, _model(scenario, capacity_bytes))
-
-
-def _replay_flat(point: Point) -> FlatResult:
-    from takeup.caching.simulate.compiled.flat import FLAT_KERNELS, replay_flat
-
-    scenario, policy, capacity_bytes = point
-    trace, _ = load(scenario)
-    assert isinstance(trace, FlatTrace)
-    spec = find_policy(policy)
-    if spec.base in FLAT_KERNELS:
-        return replace(replay_flat(spec.base, trace, capacity_bytes, spec.admission), policy=policy)
-    from takeup.caching.simulate.compiled.replay import replay
-
-    done = replay(spec, trace.as_workload(), _model(scenario, capacity_bytes))
-    return FlatResult(policy, capacity_bytes, done.num_accesses, done.num_hits, done.num_evictions, done.read_bytes)
 
 
 def _whatif(scenario: CachingScenario, quiet: bool) -> Report:
@@ -250,8 +224,6 @@ def _assumptions(profile: str, log: EventLog, pool_bytes: int) -> list[tuple[str
 def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:
     """Run the first policy on a real engine, or only show what it would decide."""
     data, notes = load(scenario)
-    if not isinstance(data, Workload):
-        raise BadInput(f"{data.name} is a plain request stream; an engine runs tasks, give a job graph or an event log")
     workload = data.shrunk(scenario.working_set_bytes)
     model = _model(scenario, parse_amount(scenario.capacities[0]).of(workload.working_set_bytes))
     spec = find_policy(scenario.policies[0])
@@ -282,22 +254,3 @@ def _dry_run(scenario: CachingScenario, spec: PolicySpec, workload: Workload, mo
     note = f"the first {min(SHOWN_DECISIONS, len(rows))} of {len(rows)} decisions; nothing was changed"
     table = Table(f"What {spec.name} would decide on {workload.name}", columns, tuple(rows[:SHOWN_DECISIONS]), note)
     return Report(table.title, "caching", scenario.model_dump(), scenario.seed, (table,))
-
-
-def _curve(scenario: CachingScenario) -> Report:
-    """LRU's miss ratio for every size of the cache, from one pass over the trace."""
-    from takeup.caching.simulate.compiled.flat_queues import lru_miss_curve
-
-    data, notes = load(scenario)
-    if not isinstance(data, FlatTrace):
-        raise BadInput(f"{data.name} is a job graph; the all-sizes curve is for plain request streams")
-    if scenario.ignore_sizes:
-        data = replace(data, block_bytes=np.ones_like(data.block_bytes))
-    misses = lru_miss_curve(data).miss_share
-    sizes = sorted({round((len(misses) - 1) * share / 100) for share in range(101)})
-    points: list[dict[str, Cell]] = [{"cache": size, "miss ratio": float(misses[size])} for size in sizes]
-    rows = tuple((size, float(misses[size])) for size in sizes[:: max(1, len(sizes) // 20)])
-    title = f"Caching: LRU at every size on {data.name}"
-    table = Table(title, (Column("cache", "blocks"), Column("miss ratio", digits=4)), rows, "every block counts as one")
-    series = Series("LRU miss ratio", "cache", "miss ratio", tuple(points), x_unit="blocks")
-    return Report(title, "caching", scenario.model_dump(), scenario.seed, (table,), (series,), notes=notes)

@@ -155,46 +155,6 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class FlatTrace:
-    """A plain request stream: dense block ids in request order, and the size of every block."""
-
-    name: str
-    requests: npt.NDArray[np.int32]
-    block_bytes: Ints
-
-    @property
-    def num_blocks(self) -> int:
-        return len(self.block_bytes)
-
-    @property
-    def working_set_bytes(self) -> int:
-        return int(self.block_bytes.sum())
-
-    def as_workload(self) -> Workload:
-        """The same stream as tasks of one input each, on one worker, in one job."""
-        num_requests = len(self.requests)
-        zeros = np.zeros(num_requests, np.int64)
-        return Workload(
-            name=self.name,
-            block_bytes=self.block_bytes,
-            block_worker=np.zeros(self.num_blocks, np.int64),
-            block_producer=np.full(self.num_blocks, -1, np.int64),
-            task_job=zeros,
-            task_stage=np.arange(num_requests, dtype=np.int64),
-            task_worker=zeros,
-            task_compute_s=np.zeros(num_requests),
-            input_starts=np.arange(num_requests + 1, dtype=np.int64),
-            input_blocks=self.requests.astype(np.int64),
-            output_starts=np.zeros(num_requests + 1, np.int64),
-            output_blocks=np.zeros(0, np.int64),
-            stage_after=np.full(num_requests, -1, np.int64),
-            block_dataset=np.full(self.num_blocks, -1, np.int64),
-            block_spills=np.zeros(self.num_blocks, np.bool_),
-            block_ends=np.full(self.num_blocks, num_requests, np.int64),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class EngineModel:
     """How the simulated engine behaves: memory, what a miss costs, and how much of the future it has announced.
 
@@ -245,23 +205,3 @@ class CachingResult:
     def effective_hit_share(self) -> float:
         """Hits of tasks that found *all* their inputs in memory, per access."""
         return self.num_effective_hits / max(1, self.num_accesses)
-
-
-@dataclass(frozen=True, slots=True)
-class FlatResult:
-    """What a replay of a request stream did under one policy; `read_bytes` are those of the blocks that were missed."""
-
-    policy: str
-    capacity_bytes: int
-    num_requests: int
-    num_hits: int
-    num_evictions: int
-    read_bytes: int
-
-    @property
-    def hit_share(self) -> float:
-        return self.num_hits / max(1, self.num_requests)
-
-    @property
-    def num_misses(self) -> int:
-        return self.num_requests - self.num_hits

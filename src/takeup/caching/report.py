@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from takeup.caching.model import CachingResult, FlatResult, Workload
+from takeup.caching.model import CachingResult, Workload
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.core.units import format_bytes
 
@@ -28,10 +28,6 @@ WHATIF_COLUMNS = (
 )
 OFFLINE = ("min",)  # they know what no engine can know
 NEGLIGIBLE_SHARE = 0.02  # of the task time: less than what two runs of one application differ by
-FLAT_COLUMNS = (
-    *(Column("policy"), Column("cache", "%"), Column("hits", digits=4), Column("misses", digits=4)),
-    *(Column("read", "MB", digits=1), Column("evicted")),
-)
 
 
 def job_report(
@@ -186,25 +182,3 @@ def _compared_with_record(predicted: Prediction | None, recorded: tuple[int, int
     if predicted is not None and predicted.policy == "spark":
         error = predicted.results[0].hit_share - share
         yield f"for its memory of {format_bytes(pool_bytes)} the policy 'spark' is off by {error:+.3f} in the hit ratio"
-
-
-def flat_report(
-    results: Sequence[FlatResult],
-    working_set_bytes: int,
-    title: str,
-    scenario: Mapping[str, object],
-    seed: int,
-    notes: tuple[str, ...] = (),
-) -> Report:
-    """The miss ratio of a request stream, as a table and as a curve."""
-    points: list[dict[str, Cell]] = []
-    rows: list[tuple[Cell, ...]] = []
-    for result in results:
-        cache = 100 * result.capacity_bytes / working_set_bytes
-        misses = 1 - result.hit_share
-        rows.append((result.policy, cache, result.hit_share, misses, result.read_bytes / 1e6, result.num_evictions))
-        points.append({"policy": result.policy, "cache": cache, "miss ratio": misses})
-    curve = Series("Miss ratio", "cache", "miss ratio", tuple(points), "policy", x_unit="% of working set")
-    note = f"cache: share of the working set of {format_bytes(working_set_bytes)}"
-    table = Table("Policies by size of the cache", FLAT_COLUMNS, tuple(rows), note)
-    return Report(title, "caching", scenario, seed, (table,), (curve,), notes=notes)

@@ -1,4 +1,4 @@
-"""Stories worked out by hand, told to the plain policies and to the compiled replays alike.
+"""Sequences of requests worked out by hand for the policies that look at past reads.
 
 A story is a row of words, one per request: `a` enters where there is room, `a+` is a hit, `d-bc` enters and pushes out
 b and then c, `d!` is refused. Blocks have size one unless the story says otherwise.
@@ -6,16 +6,13 @@ b and then c, `d!` is refused. Blocks have size one unless the story says otherw
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from takeup.caching.contract import Policy
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import FlatTrace
 from takeup.caching.policies import POLICIES
 from takeup.caching.policies.s3fifo import S3Fifo
 from takeup.caching.policies.sieve import Sieve
-from takeup.caching.simulate.compiled.flat import replay_flat
 
 TEN = "a b c d e f g h i j"  # fills a cache of ten: for S3-FIFO a stands in the small queue, the others in main
 THREE = "a B C"  # the same with sizes: a in the small queue, B before C in main
@@ -44,32 +41,11 @@ def _serve(policy: Policy, capacity_bytes: int, cached: dict[str, int], block: s
     return f"{block}-{''.join(str(victim.block) for victim in room.evict)}".rstrip("-")
 
 
-def told_by_kernel(
-    name: str, capacity_bytes: int, blocks: list[str], sizes: dict[str, int]
-) -> list[tuple[bool, int, int]]:
-    """Hit or not, evictions and bytes read at each request: what one request more adds to a replay."""
-    names = sorted(set(blocks))
-    requests = np.array([names.index(block) for block in blocks], np.int32)
-    block_bytes = np.array([sizes.get(block, 1) for block in names], np.int64)
-    traces = [FlatTrace("story", requests[:end], block_bytes) for end in range(len(blocks) + 1)]
-    counts = [replay_flat(name, trace, capacity_bytes) for trace in traces]
-    totals = [(count.num_hits, count.num_evictions, count.read_bytes) for count in counts]
-    steps = np.diff(np.array(totals), axis=0).tolist()
-    return [(hits == 1, evictions, read_bytes) for hits, evictions, read_bytes in steps]
-
-
-def in_numbers(word: str, sizes: dict[str, int]) -> tuple[bool, int, int]:
-    """A word of a story as the kernel counts it."""
-    is_hit = word.endswith("+")
-    return is_hit, len(word.partition("-")[2]), 0 if is_hit else sizes.get(word[0], 1)
-
-
 def assert_happens(name: str, capacity_bytes: int, story: str, sizes: dict[str, int] | None = None) -> None:
     words, sizes = story.split(), sizes or {}
     blocks = [word[0] for word in words]
 
     assert told_by_policy(name, capacity_bytes, blocks, sizes) == words
-    assert told_by_kernel(name, capacity_bytes, blocks, sizes) == [in_numbers(word, sizes) for word in words]
 
 
 # S3-FIFO ------------------------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from takeup.caching.model import FlatTrace, Workload
-from takeup.caching.traces.flat import dense_ids
+from takeup.caching.model import Workload
 from takeup.caching.traces.job_graph import WorkloadBuilder
 
 MB = 1_000_000
@@ -184,12 +183,3 @@ WORKLOADS: dict[str, Callable[[np.random.Generator], Workload]] = {
     "scan": scan,
     "array": array_power,
 }
-
-
-def zipf_trace(num_requests: int, num_objects: int, alpha: float, rng: np.random.Generator) -> FlatTrace:
-    """Independent requests of unit size where the object of rank r has weight r**-alpha; ids by first appearance."""
-    weights = np.arange(1, num_objects + 1, dtype=np.float64) ** -alpha
-    bounds = np.cumsum(weights)
-    ids, uniques = dense_ids(np.searchsorted(bounds, rng.random(num_requests) * bounds[-1], side="right"))
-    name = f"zipf {alpha:g}, {num_requests} requests, {num_objects} objects"
-    return FlatTrace(name, ids, np.ones(len(uniques), np.int64))

@@ -1,7 +1,5 @@
 """The events of a Spark event log: its files, their lines, and what they say about stages, tasks and blocks."""
 
-import gzip
-import io
 import json
 import re
 import zlib
@@ -9,10 +7,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
-import pyarrow as pa
-
+from takeup.core.extras import need
+from takeup.core.limits import MOST_COUNT, MOST_SIZE_BYTES, lines, unpacked
 from takeup.errors import BadTrace
 
 # The files of an event log: find them, in their order, and read them line by line as JSON -----------------------------
@@ -92,11 +90,9 @@ def _rolling_log(path: Path, entries: list[Path]) -> LogFiles:
     parts = {
         number: entry for number, entry in numbered if number > first or entry.suffix == ".compact" or not compacted
     }
-    missing = [number for number in range(first, numbered[-1][0] + 1) if number not in parts]
-    if missing:
-        raise BadTrace(
-            path, f"the rolling log lacks its file number {missing[0]} (events_{missing[0]}_...); copy all of it"
-        )
+    missing = next((number for number in range(first, numbered[-1][0] + 1) if number not in parts), None)
+    if missing is not None:
+        raise BadTrace(path, f"the rolling log lacks its file number {missing} (events_{missing}_...); copy all of it")
     notes = ["the history server has compacted this log: jobs that had ended before are not in it"] if compacted else []
     return LogFiles(path, tuple(_readable(parts[number]) for number in sorted(parts) if number >= first), notes)
 
@@ -114,18 +110,22 @@ def _readable(path: Path) -> Path:
 
 def _open(path: Path) -> BinaryIO:
     if _codec(path) == "zstd":
-        return cast(BinaryIO, io.BufferedReader(pa.input_stream(str(path), compression="zstd")))
+        need("an event log in zstd", "traces")
+        import pyarrow as pa
+
+        return unpacked(path, pa.input_stream(str(path), compression="zstd"))
     with path.open("rb") as file:
         is_gzip = file.read(2) == _GZIP_MAGIC
-    return cast(BinaryIO, gzip.open(path)) if is_gzip else path.open("rb")
+    return unpacked(path) if is_gzip else path.open("rb")
 
 
 def _parse(path: Path, file: BinaryIO, allow_truncated: bool, notes: list[str]) -> Iterator[LogLine]:
-    for number, text in enumerate(file, start=1):
+    texts = lines(path, file)
+    for number, text in enumerate(texts, start=1):
         try:
             event = json.loads(text)
-        except ValueError as error:
-            if number == 1 or next(file, None) is not None:
+        except (ValueError, RecursionError) as error:
+            if number == 1 or next(texts, None) is not None:
                 raise BadTrace(path, _not_an_event(text), line=number) from error
             if not allow_truncated:
                 raise BadTrace(path, _CUT, line=number) from error
@@ -359,17 +359,17 @@ class SparkApplication:
                 rdd=number,
                 name=str(info["Name"]),
                 parents=_numbers(info, "Parent IDs"),
-                num_partitions=_number(info, "Number of Partitions"),
+                num_partitions=_number(info, "Number of Partitions", MOST_COUNT),
                 in_memory=bool(level["Use Memory"]),
                 on_disk=bool(level["Use Disk"]),
                 generation=self.generations.get(number, 0),
             )
 
 
-def _number(record: Json, field: str) -> int:
+def _number(record: Json, field: str, most: int = MOST_SIZE_BYTES) -> int:
     """Spark's numbers: identifiers, counts, bytes and milliseconds are all whole and from 0."""
     number = record[field]
-    if type(number) is not int or not 0 <= number < 2**63:
+    if type(number) is not int or not 0 <= number <= most:
         raise ValueError(repr(field))
     return number
 

@@ -1,8 +1,7 @@
-"""Compiled replays: the policies on flat arrays, in numba kernels; tests check that their decisions equal `plain`.
+"""The compiled replay: policies that rank by the group table, in numba kernels; tests hold it equal to `plain`.
 
-Job graphs: `replay` lays a workload out as arrays and runs its tasks; `layout` has the arrays and the heap
-that orders victims, `group_table` the reference counts and ranks. Request streams: `flat` replays a stream under
-any policy, `flat_queues` has the kernels that keep queues and the miss curve of LRU for all cache sizes.
+`replay` lays a workload out as arrays and runs its tasks; `layout` has the arrays and the heap that orders victims,
+`group_table` the reference counts and ranks.
 """
 
 from takeup.core.compiled import drop_stale_code
