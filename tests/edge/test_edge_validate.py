@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edge.cells import two_devices
-from takeup.edge.model import Allocation, Answer, Reason
-from takeup.edge.validate import first_violation, violation_of_answer
+from takeup.edge.model import Allocation, Answer, Instance, Modulation, Reason
+from takeup.edge.validate import Violation, first_violation, violation_of_answer
 
 
 def by_hand() -> Allocation:
@@ -128,3 +129,116 @@ def test_the_allocation_of_an_answer_is_checked_first() -> None:
 
     assert found is not None
     assert found.constraint == "upload"
+
+
+# Several cores, releases, values, neighbours, sizes and modulations
+
+
+def on_two_cores(starts_s: list[float], cycles: list[float]) -> Violation | None:
+    """Tasks with these beginnings and lengths, one of a second per cycle."""
+    num = len(cycles)
+    instance = Instance(
+        gains=np.ones((num, num)),
+        bits=np.ones(num),
+        cycles=np.array(cycles),
+        deadlines_s=np.full(num, 100.0),
+        radio=two_devices().radio,
+        edge_hz=1.0,
+        local_hz=10.0,
+        chip_constant=1.0,
+        num_cores=2,
+    )
+    allocation = Allocation(
+        offloads=np.ones(num, np.bool_),
+        owners=np.arange(num),
+        powers_w=np.ones(num),
+        upload_s=np.ones(num),
+        start_s=np.array(starts_s),
+        energies_j=np.full(num, 1.1),
+    )
+    return first_violation(instance, allocation)
+
+
+def test_a_task_takes_the_core_that_is_free_first() -> None:
+    assert on_two_cores([1.0, 2.0, 4.0, 10.0], [20.0, 2.0, 6.0, 3.0]) is None
+
+
+def test_two_cores_do_not_run_three_tasks() -> None:
+    found = on_two_cores([1.0, 2.0, 3.9], [20.0, 2.0, 6.0])
+
+    assert found == Violation("overlap", "device 2 begins before device 1 ends at 4 s")
+
+
+def released(release_s: float, energy_j: float) -> Violation | None:
+    """The first device begins its upload late and sends twice as fast: with a ratio of 3 instead of 1."""
+    instance = replace(two_devices(), releases_s=np.array([release_s, 0.0]))
+    allocation = replace(
+        by_hand(),
+        powers_w=np.array([0.75, 0.5]),
+        energies_j=np.array([energy_j, 1.2]),
+    )
+    return first_violation(instance, allocation)
+
+
+def test_an_upload_lasts_from_the_release_on() -> None:
+    late, early = released(1.1, 0.9 * 0.85), released(1.0, 1.0 * 0.85)
+
+    assert early is None
+    assert late == Violation("rate", "device 0 sends 1.8 of 2 bits")
+
+
+def test_energy_is_spent_from_the_release_on() -> None:
+    found = released(1.0, 2.0 * 0.85)
+
+    assert found is not None
+    assert found.constraint == "energy"
+
+
+@pytest.mark.parametrize(
+    ("owners", "options", "detail"),
+    [
+        ([0, 1, 0], {"contiguous": True}, "device 0 has subcarriers [0, 2], which are not neighbours"),
+        ([0, 0, 1], {"contiguous": True}, None),
+        ([0, 0, 1], {"group_sizes": (2,)}, "device 1 has 1 subcarriers, not one of (2,)"),
+        ([0, 0, 1], {"group_sizes": (1, 2)}, None),
+    ],
+)
+def test_groups_are_neighbours_of_an_allowed_number(
+    owners: list[int], options: dict[str, Any], detail: str | None
+) -> None:
+    gains = np.array([[4.0, 4.0, 4.0], [2.0, 2.0, 2.0]])
+    powers_w = np.array([0.25 if owner == 0 else 0.5 for owner in owners])
+    sent_w = [powers_w[np.array(owners) == device].sum() for device in range(2)]
+    allocation = replace(
+        by_hand(),
+        owners=np.array(owners),
+        powers_w=powers_w,
+        energies_j=np.array([2 * (0.1 + each) for each in sent_w]),
+    )
+
+    found = first_violation(replace(two_devices(), gains=gains, **options), allocation)
+
+    assert found == (None if detail is None else Violation("group", detail))
+
+
+@pytest.mark.parametrize(("ratio", "is_fine"), [(3.0, True), (2.99, False), (1.0, False), (1000.0, True)])
+def test_a_modulation_needs_its_ratio_on_every_subcarrier(ratio: float, is_fine: bool) -> None:
+    """Two bits in two seconds: half a bit a second and hertz is too little, one bit needs a ratio of three."""
+    radio = replace(two_devices().radio, max_power_w=1e6, modulations=(Modulation(0.5, 1.0), Modulation(1.0, 3.0)))
+    powers_w = np.array([ratio / 4.0, 3.0 / 2.0])
+    allocation = replace(by_hand(), powers_w=powers_w, energies_j=2 * (0.1 + powers_w))
+
+    found = first_violation(replace(two_devices(), radio=radio), allocation)
+
+    assert found == (None if is_fine else Violation("rate", "device 0 sends 1 of 2 bits"))
+
+
+def test_values_of_tasks_count_for_extra_and_bound() -> None:
+    valued = replace(two_devices(), values_j=np.array([5.0, 7.0]))
+    right = replace(an_answer(by_hand()), extra_j=12.0, bound_j=46.2)  # 34.1 J saved, 12 J of values
+
+    assert violation_of_answer(valued, right) is None
+    wrong = violation_of_answer(valued, replace(right, extra_j=11.9))
+    assert wrong == Violation("extra", "the answer claims values of 11.9 J, its devices have 12 J")
+    beaten = violation_of_answer(valued, replace(right, bound_j=46.0))
+    assert beaten == Violation("bound", "the answer is worth 46.1 J, more than its bound 46 J")
