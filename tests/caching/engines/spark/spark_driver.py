@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -75,7 +76,7 @@ def begin(order: dict[str, Any]) -> SparkSession:
 
 
 def work(session: SparkSession, order: dict[str, Any]) -> dict[str, Any]:
-    """What came of the calls. `sleep` is no workload, and `until` waits until a counter is no more than some number."""
+    """What came of the calls. `until` and `reach` wait until a counter is at most, or at least, a number."""
     workloads = session._jvm.io.takeup.bench.Workloads  # type: ignore[union-attr]
     context = session.sparkContext._jsc.sc()
     say(running=True)
@@ -84,7 +85,9 @@ def work(session: SparkSession, order: dict[str, Any]) -> dict[str, Any]:
         if name == "sleep":
             time.sleep(arguments[0])
         elif name == "until":
-            until(session, *arguments)
+            wait(lambda name, most: getattr(counters(session), name) <= most, *arguments)
+        elif name == "reach":
+            wait(lambda name, least: getattr(counters(session), name) >= least, *arguments)
         else:
             results.append(getattr(workloads, name)(context, *arguments))
     counts = counters(session) if order.get("policy") else None
@@ -92,10 +95,10 @@ def work(session: SparkSession, order: dict[str, Any]) -> dict[str, Any]:
     return {"results": results, "counts": named, "page": read(session, order["page"]) if "page" in order else ""}
 
 
-def until(session: SparkSession, name: str, most: int) -> None:
-    """The driver and executors hear of what is over a little later, on a busy machine much later."""
+def wait(is_so: Callable[[str, int], bool], name: str, number: int) -> None:
+    """The driver and executors hear of what happened a little later, on a busy machine much later."""
     deadline_s = time.monotonic() + PATIENCE_S
-    while getattr(counters(session), name) > most and time.monotonic() < deadline_s:
+    while not is_so(name, number) and time.monotonic() < deadline_s:
         time.sleep(0.05)
 
 
