@@ -21,6 +21,7 @@ CELL_OPTIONS: dict[str, dict[str, Any]] = {
     "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
     "--give-up give_up_per_s": {"default": 0.0, "help": "Rate per second at which waiting viewers leave."},
     "--resume resume_s": {"type": float, "help": "Seconds of video to resume at; as --start if absent."},
+    "--goal goal_s": {"type": float, "help": "Seconds of video at which the download pauses; never if absent."},
     "--start start_s": {"default": "5", "show_default": True, "help": "Seconds of video to start at; a list sweeps."},
     "--opportunistic": {"is_flag": True, "help": "Serve the user with the best channel."},
     "--view-shares": {"default": "1", "show_default": True, "help": "Shares of the classes of videos."},
@@ -48,7 +49,10 @@ def _report(verb: Any, *, quiet: bool, **settings: Any) -> Any:
     for key in ("arrivals_per_s", "start_s", "mean_video_s", "view_shares"):
         if key in settings:
             settings[key] = tuple(_numbers(key, settings[key]))
-    for key in ("capacity_bps", "bitrate_bps"):
+    if "bitrates_bps" in settings:
+        settings["bitrates_bps"] = tuple(_bits(part) for part in settings["bitrates_bps"].split(","))
+        settings["bitrate_bps"] = settings["bitrates_bps"][-1]
+    for key in ("capacity_bps",) if "bitrates_bps" in settings else ("capacity_bps", "bitrate_bps"):
         if settings.get(key) is not None:
             settings[key] = _bits(settings[key])
     return run(StreamingScenario(verb=verb, **settings), quiet=quiet)
@@ -100,7 +104,7 @@ def predict(as_json: bool, out: Path | None, quiet: bool, **settings: object) ->
 
 @streaming.command()
 @click.option(
-    "--startup-cost", default=0.01, show_default=True, help="Cost of a second of start-up, a stalled video costs 1."
+    "--stall-cost", default=10.0, show_default=True, help="Cost of a second in stalls; a second of start-up costs 1."
 )
 @cell_options
 @output_options
@@ -129,14 +133,19 @@ def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> N
 
 @streaming.command()
 @click.argument("logs", nargs=-1, required=True)
-@click.option("--bitrate", "bitrate_bps", required=True, help="Of the video, such as 2.5Mbit.")
+@click.option("--bitrate", "bitrates_bps", required=True, help="Of the video, such as 2.5Mbit; a list is a ladder.")
+@click.option(
+    "--rule", help="How a bitrate is chosen: throughput, bola, bba or dynamic; that of each player if absent."
+)
 @click.option(
     "--capacity", "capacity_bps", help="Mean rate that you expect, such as 3Mbit; that of the logs if absent."
 )
 @click.option("--players", default="dash.js,shaka,media3,hls.js,avplayer", show_default=True, help="Comma-separated.")
 @click.option("--segment-s", default=4.0, show_default=True, help="Seconds of video in a segment.")
 @click.option("--mean-video-s", default="60", show_default=True, help="Mean length of a video.")
-@click.option("--startup-cost", default=0.01, show_default=True, help="Cost of a second of start-up.")
+@click.option(
+    "--stall-cost", default=10.0, show_default=True, help="Seconds of start-up that a second in stalls costs."
+)
 @output_options
 def advise(players: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Replay throughput LOGS with the rules of real players, and choose their start thresholds.

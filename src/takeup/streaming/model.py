@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.errors import BadInput
+from takeup.errors import BadInput, UnknownName
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +103,53 @@ class Cell:
         return self.arrivals_per_s * self.mean_video_s / self.speed
 
 
+RULES = ("throughput", "bola", "bba", "dynamic")  # that choose a bitrate for the next segment
+
+
 @dataclass(frozen=True, slots=True)
 class Player:
     """When playback starts, and when it resumes after a stall: seconds of video in the buffer.
 
-    Real players download whole segments and pause while their buffer is above a goal. The equations know neither; they
-    refuse a player with a goal, and a replay of a log needs both.
+    Real players download whole segments, pause while their buffer is above a goal (`top_goal_s` at the highest bitrate,
+    if that differs), and choose a bitrate by a `rule`. Equations know the goal only; a replay of a log knows all.
     """
 
     start_s: float
     resume_s: float | None = None
     goal_s: float = math.inf
     segment_s: float = 0.0
+    rule: str = "throughput"
+    top_goal_s: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("start_s", self.start_s), ("resume_s", self.again_s)):
             if not (math.isfinite(value) and value >= 0):
                 raise BadInput(f"{name} is {value}; give a finite number of seconds, zero or more")
-        if not (self.goal_s > 0 and 0 <= self.segment_s < math.inf):
+        if not (min(self.goal_s, self.full_s) > 0 and 0 <= self.segment_s < math.inf):
             raise BadInput(f"goal_s is {self.goal_s}, segment_s {self.segment_s}; give seconds above zero")
+        if self.rule not in RULES:
+            raise UnknownName("bitrate rule", self.rule, RULES)
+
+    def check_fluid(self) -> None:
+        """Refuse whole segments, where they would be ignored."""
+        if self.segment_s > 0:
+            raise BadInput("whole segments are played by the replay of a log only; leave segment_s out here")
 
     def check_unlimited(self) -> None:
         """Refuse a buffer goal or whole segments, where they would be ignored."""
-        if self.goal_s < math.inf or self.segment_s > 0:
-            raise BadInput("a buffer goal and segments are played by the replay of a log only; leave them out here")
+        self.check_fluid()
+        if self.goal_s < math.inf:
+            raise BadInput("a buffer goal is known to equations, 'tagged' and the replay of a log; leave it out here")
 
     @property
     def again_s(self) -> float:
         """The resume threshold, which is the start threshold unless it was given."""
         return self.start_s if self.resume_s is None else self.resume_s
+
+    @property
+    def full_s(self) -> float:
+        """The buffer goal at the highest bitrate."""
+        return self.goal_s if self.top_goal_s is None else self.top_goal_s
 
 
 @dataclass(frozen=True, slots=True)

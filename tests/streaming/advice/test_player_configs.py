@@ -8,10 +8,12 @@ import pytest
 
 from takeup.streaming.advice.players import PROFILES
 
+BITRATE_BPS = 2e6
+
 
 def printed(name: str, start_s: float) -> str:
     profile = PROFILES[name]
-    return profile.snippet(profile.with_start(start_s, 4.0))
+    return profile.snippet(profile.with_start(start_s, 4.0, BITRATE_BPS))
 
 
 def settings_in(text: str) -> dict[str, dict[str, object]]:
@@ -23,13 +25,19 @@ def test_dash_js_starts_at_the_threshold() -> None:
     text = printed("dash.js", 5.0)
 
     assert text.startswith("player.updateSettings(")
-    assert settings_in(text) == {"streaming": {"buffer": {"initialBufferLevel": 5.0, "bufferTimeDefault": 18.0}}}
+    assert settings_in(text)["streaming"]["buffer"] == {
+        "initialBufferLevel": 5.0,
+        "bufferTimeDefault": 18.0,
+        "bufferTimeAtTopQuality": 30.0,
+        "bufferTimeAtTopQualityLongForm": 30.0,
+    }
 
 
 def test_dash_js_buffers_twice_its_threshold() -> None:
     buffer = settings_in(printed("dash.js", 25.4))["streaming"]["buffer"]
 
-    assert buffer == {"initialBufferLevel": 25.4, "bufferTimeDefault": 50.8}
+    assert isinstance(buffer, dict)
+    assert set(buffer.values()) == {25.4, 50.8}
 
 
 def test_shaka_has_one_goal_for_start_and_resume() -> None:
@@ -47,18 +55,30 @@ def test_media3_is_printed_with_the_annotation_that_its_class_needs() -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_goal_is_never_as_low_as_a_threshold(name: str) -> None:
-    player = PROFILES[name].with_start(40.0, 4.0)
+    player = PROFILES[name].with_start(40.0, 4.0, BITRATE_BPS)
 
     assert player.goal_s >= 2 * max(player.start_s, player.again_s)
 
 
 @pytest.mark.parametrize(("name", "resume_s"), [("dash.js", 4.0), ("hls.js", 4.0), ("shaka", 20.0), ("media3", 4.0)])
 def test_every_player_resumes_by_its_own_rule(name: str, resume_s: float) -> None:
-    assert PROFILES[name].with_start(20.0, 4.0).again_s == resume_s
+    assert PROFILES[name].with_start(20.0, 4.0, BITRATE_BPS).again_s == resume_s
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_player_as_it_comes_waits_for_one_segment(name: str) -> None:
-    player = PROFILES[name].default(6.0)
+    player = PROFILES[name].default(6.0, BITRATE_BPS)
 
     assert (player.start_s, player.again_s) == (6.0, 6.0)
+
+
+@pytest.mark.parametrize(("bitrate_bps", "goal_s"), [(0.1e6, 600.0), (4e6, 120.0), (50e6, 30.0)])
+def test_hls_js_fills_sixty_megabytes_between_half_a_minute_and_ten(bitrate_bps: float, goal_s: float) -> None:
+    assert PROFILES["hls.js"].default(4.0, bitrate_bps).full_s == goal_s
+    assert "maxBufferSize: 0" in printed("hls.js", 5.0)
+
+
+def test_dash_js_has_a_higher_goal_at_the_highest_bitrate() -> None:
+    player = PROFILES["dash.js"].default(4.0, BITRATE_BPS)
+
+    assert (player.goal_s, player.full_s, player.rule) == (18.0, 30.0, "dynamic")

@@ -97,7 +97,7 @@ def test_an_opportunistic_cell_stalls_less() -> None:
 
 
 def test_the_best_threshold_costs_least_on_its_own_curve() -> None:
-    found = report("optimise", startup_cost=0.01)
+    found = report("optimise", stall_cost=10.0)
     cheapest = min(found.series[0].rows, key=lambda row: float(str(row["cost"])))
     best_s = column(found.tables[0], "start at")[0]
 
@@ -120,10 +120,10 @@ def test_one_video_among_patient_ones_is_not_a_cell_of_impatient_viewers() -> No
         report("optimise", give_up_per_s=0.1)
 
 
-def test_dearer_waiting_starts_sooner() -> None:
-    cheap, dear = (column(report("optimise", startup_cost=cost).tables[0], "start at")[0] for cost in (0.001, 0.02))
+def test_dearer_stalls_start_later() -> None:
+    cheap, dear = (column(report("optimise", stall_cost=cost).tables[0], "start at")[0] for cost in (2.0, 50.0))
 
-    assert dear < cheap
+    assert dear > cheap
 
 
 def test_settings_for_every_player_come_with_the_best_threshold() -> None:
@@ -375,7 +375,7 @@ def test_a_scenario_that_makes_no_sense_is_one_sentence(values: dict[str, Any], 
         ({"verb": "predict", "arrivals_per_s": [-1.0]}, "arrivals_per_s is -1.0"),
         ({"verb": "predict", "start_s": [-1.0]}, "start_s is -1.0"),
         ({"verb": "predict", "view_shares": [0.5]}, "the shares of the views add up to 0.5"),
-        ({"verb": "optimise", "startup_cost": -1.0}, "the cost of a second of start-up is -1.0"),
+        ({"verb": "optimise", "stall_cost": -1.0}, "the cost of a second in stalls is -1.0"),
         ({"verb": "size", "stall_target": 1.5}, "the target for stalls is 1.5"),
         ({"verb": "simulate", "num_videos": 0}, "0"),
         ({"verb": "run", "num_videos": 0, "dry_run": True}, "num_videos is 0; expected 20"),

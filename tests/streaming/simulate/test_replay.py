@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from takeup.core.arrays import Floats
-from takeup.errors import BadInput
+from takeup.errors import BadInput, UnknownName
 from takeup.streaming.capacity_fit import MEAN_VIDEO_S, SPEEDS, THRESHOLDS_S, measured_stalls
 from takeup.streaming.chains import ps_cell
-from takeup.streaming.model import Player
+from takeup.streaming.model import Cell, Player
+from takeup.streaming.simulate.cell import simulate_cell
 from takeup.streaming.simulate.replay import SteadyLog, held_out_errors, replay_intervals
 from takeup.streaming.solvers.fluid import DoublingSolver
 
@@ -55,7 +56,7 @@ def plain_replay(log: SteadyLog, player: Player, begin: int) -> list[float]:
             plays, enough_s, buffer_s, took_s = False, player.again_s, 0.0, 0.0
         buffer_s += player.segment_s - (took_s if plays else 0.0)
         plays = plays or buffer_s >= enough_s - 1e-9
-    return [stalled, num, stall_s, startup_s]
+    return [stalled, num, stall_s, startup_s, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -126,7 +127,7 @@ def test_a_longer_log_without_stalls_says_more() -> None:
 
 def test_a_log_whose_level_changes_has_the_wider_interval() -> None:
     rng = np.random.default_rng(2)
-    steady = rng.gamma(2.0, 0.6, 1200)
+    steady = rng.gamma(8.0, 0.15, 1200)
     changing = steady * np.repeat([0.6, 1.4, 0.7, 1.3], 300)
     widths = []
     for rates in (steady, changing):
@@ -137,14 +138,62 @@ def test_a_log_whose_level_changes_has_the_wider_interval() -> None:
 
 
 def test_every_part_is_predicted_from_the_others() -> None:
-    outcomes = np.zeros((8, 4))
+    outcomes = np.zeros((8, 6))
     outcomes[:2, 0] = 1.0
 
     assert held_out_errors(outcomes)[:2] == [(0.0, 1.0), (1 / 3, 0.0)]
 
 
-def test_equations_refuse_a_goal_that_they_would_ignore() -> None:
-    with pytest.raises(BadInput, match="buffer goal and segments"):
-        DoublingSolver().solve(ps_cell(7.8, 60.0, 0.1, 5), Player(5.0, 5.0, 30.0))
+# Ladders: total seconds in stalls, stalls, mean kbit/s, as Sabre gives them for this log and video without latency,
+# with '-a throughput -noibr -noa' and '-a bola -ab -noa'
+SABRE = {
+    ("throughput", 6.0): (0.0, 0, 1068.0),
+    ("throughput", 14.0): (0.0, 0, 1091.333),
+    ("bola", 6.0): (10.384246, 9, 1706.667),
+    ("bola", 14.0): (0.0, 0, 1646.0),
+}
+LADDER_BPS = (300e3, 750e3, 1200e3, 1850e3, 2850e3)
+
+
+def uneven_log() -> SteadyLog:
+    return log_of([2e6 + 3e5 * ((7 * k) % 11 - 5) if k % 23 < 19 else 2e5 for k in range(240)])
+
+
+@pytest.mark.parametrize(("rule", "goal_s"), SABRE)
+def test_bitrates_are_chosen_as_sabre_chooses_them(rule: str, goal_s: float) -> None:
+    found = uneven_log().outcomes(Player(2.0, 2.0, goal_s, 2.0, rule), LADDER_BPS, 1e12, length_s=300.0)[0]
+
+    assert (found[2], found[1], found[4] / 1e3) == pytest.approx(SABRE[rule, goal_s], abs=1e-3)
+
+
+def test_a_buffer_based_rule_plays_the_lowest_bitrate_until_three_eighths_of_the_goal() -> None:
+    low, high = (
+        log_of([5e6] * 300).outcomes(Player(2.0, 2.0, goal_s, 2.0, "bba"), LADDER_BPS, 1e12, length_s=20.0)[0, 4]
+        for goal_s in (60.0, 6.0)
+    )
+
+    assert low == pytest.approx(300e3)
+    assert high > 1e6
+
+
+def test_the_dynamic_rule_is_throughput_below_twelve_seconds_and_bola_above() -> None:
+    def bitrate(rule: str, goal_s: float) -> float:
+        player = Player(2.0, 2.0, goal_s, 2.0, rule)
+        return float(uneven_log().outcomes(player, LADDER_BPS, 60.0)[:, 4].mean())
+
+    assert bitrate("dynamic", 8.0) == bitrate("throughput", 8.0)
+    assert bitrate("dynamic", 30.0) != bitrate("throughput", 30.0)
+
+
+def test_an_unknown_rule_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="no bitrate rule 'bolla'; did you mean 'bola'"):
+        Player(2.0, rule="bolla")
+
+
+def test_a_goal_and_segments_are_refused_where_they_would_be_ignored() -> None:
+    with pytest.raises(BadInput, match="whole segments are played by the replay"):
+        DoublingSolver().solve(ps_cell(7.8, 60.0, 0.1, 5), Player(5.0, 5.0, 30.0, 2.0))
+    with pytest.raises(BadInput, match="buffer goal is known to equations"):
+        simulate_cell(Cell(2.8e6, 360e3, 0.1, 5), Player(5.0, 5.0, 30.0), num_videos=10)
     with pytest.raises(BadInput, match="segment_s above zero"):
         log_of([1.0] * 9).outcomes(Player(5.0), 1.0, MEAN_S)

@@ -53,7 +53,7 @@ def mean_mos(answer: QoeMetrics) -> float:
 def expected_mos(solution: Solution, player: Player) -> float:
     """The mean score over the law of the number of stalls, with the mean start-up delay and the mean stall."""
     counts = solution.counts(player)
-    startup_s = solution.mean_prefetch(player.start_s)
+    startup_s = solution.mean_prefetch(min(player.start_s, player.goal_s))
     stall_s = counts.stall_s / counts.mean if counts.mean > 0 else 0.0
     law = counts.law(MOST_STALLS)
     return float(sum(share * mos(startup_s, num, num * stall_s) for num, share in enumerate(law)))
@@ -105,7 +105,7 @@ class ImpatientCell:
         """The mean opinion score of the mean session."""
         return mean_mos(self.answer(player))
 
-    def stall_curve(self, step_s: float, num: int) -> Floats:
+    def stall_curve(self, step_s: float, num: int, _: float) -> Floats:
         """P(at least one stall) for the start thresholds 0, `step_s`, 2 `step_s` .., `num` of them."""
         players = [Player(place * step_s, max(place * step_s, step_s / 10)) for place in range(num)]
         return np.array([self.answer(player).stall_probability.value for player in players])
@@ -131,9 +131,9 @@ class SolvedCell:
         """The mean opinion score over all classes."""
         return self._mean([expected_mos(solution, player) for solution in self.solutions])
 
-    def stall_curve(self, step_s: float, num: int) -> Floats:
+    def stall_curve(self, step_s: float, num: int, goal_s: float = np.inf) -> Floats:
         """P(at least one stall) for the start thresholds 0, `step_s`, 2 `step_s` .., `num` of them."""
-        curves = [solution.stall_curve(step_s, num) for solution in self.solutions]
+        curves = [solution.stall_curve(step_s, num, goal_s) for solution in self.solutions]
         return np.asarray(np.array(self.shares) @ np.array(curves), dtype=np.float64)
 
     def _mean(self, values: list[float]) -> float:

@@ -17,12 +17,13 @@ PRECISION_S = 1e-3
 
 # The best start threshold: waiting longer at the start against stalling later -----------------------------------------
 #
-# How it works. A cost of the threshold q is the expected loss of a viewer, by default
+# How it works. A cost of the threshold q is the expected loss of a viewer in seconds of waiting,
 #
-#     cost(q) = P(N >= 1)(q) + gamma E[start-up delay](q),
+#     cost(q) = E[start-up delay](q) + w E[time in stalls](q),
 #
-# which falls at first (fewer stalls) and rises later (longer waits), with one minimum in practice. A coarse grid of
-# thresholds, denser near zero, finds its basin, a bounded scalar search the minimum in it. The chain is solved once.
+# (or P(N >= 1) + gamma E[start-up delay], that of the paper), which falls at first (fewer stalls) and rises later (more
+# waiting), with one minimum in practice. A coarse grid of thresholds, denser near zero, finds its basin, a bounded scalar
+# search the minimum in it. The chain is solved once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,37 @@ def stall_cost(per_startup_s: float) -> Cost:
     return cost
 
 
+def waiting_cost(per_stalled_s: float) -> Cost:
+    """Seconds of start-up delay plus `per_stalled_s` for every second in stalls."""
+    check_stall_cost(per_stalled_s)
+
+    def cost(solution: Solution, player: Player) -> float:
+        answer = solution.answer(player)
+        return answer.startup_s.value + per_stalled_s * answer.stall_s.value
+
+    return cost
+
+
+def check_stall_cost(per_stalled_s: float) -> None:
+    """Refuse a senseless weight of a second in stalls."""
+    if not 0 <= per_stalled_s < np.inf:
+        raise BadInput(f"the cost of a second in stalls is {per_stalled_s}; give a finite number, zero or more")
+
+
 def best_threshold(
-    solution: Solution, cost: Cost, most_s: float = 60.0, least_s: float = 0.0, resume_s: float | None = None
+    solution: Solution,
+    cost: Cost,
+    most_s: float = 60.0,
+    least_s: float = 0.0,
+    resume_s: float | None = None,
+    goal_s: float = np.inf,
 ) -> StartThreshold:
     """The start threshold between `least_s` and `most_s` with the least cost; resuming is at the same unless given."""
     if not 0 <= least_s < most_s < np.inf:
         raise BadInput(f"thresholds from {least_s} to {most_s} s are no range; give 0 <= least_s < most_s")
 
     def of(start_s: float) -> float:
-        return cost(solution, Player(start_s, resume_s))
+        return cost(solution, Player(start_s, resume_s, goal_s))
 
     grid = (least_s + (most_s - least_s) * np.linspace(0, 1, NUM_COARSE) ** 2).tolist()
     costs = [of(start_s) for start_s in grid]
@@ -64,7 +87,7 @@ def best_threshold(
     bounds = (grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)])
     found = minimize_scalar(of, bounds=bounds, method="bounded", options={"xatol": PRECISION_S})
     start_s = float(found.x) if found.fun < costs[place] else grid[place]
-    player = Player(start_s, resume_s)
+    player = Player(start_s, resume_s, goal_s)
     return StartThreshold(player, min(float(found.fun), costs[place]), solution.answer(player))
 
 

@@ -13,8 +13,9 @@ from takeup.core.arrays import Floats
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput, UnknownName
 from takeup.streaming import capacity_fit
-from takeup.streaming.advice.players import PROFILES, PlayerProfile
+from takeup.streaming.advice.players import PROFILES
 from takeup.streaming.advice.qoe import solve_cell
+from takeup.streaming.advice.tuning import check_stall_cost
 from takeup.streaming.experiment.scenario import MOST_LOAD, StreamingScenario, save_model, scenario_report
 from takeup.streaming.model import CapacityFit, Cell, Player, QoeMetrics, Views
 from takeup.streaming.report import Curve, capacity_table, curve_series
@@ -143,24 +144,26 @@ def _reason(fitted: CapacityFit) -> str:
 
 # Advice by replay -----------------------------------------------------------------------------------------------------
 
-NUM_THRESHOLDS = 12
+LONGEST_START_S = 60.0
 
 
 def advise(scenario: StreamingScenario, quiet: bool) -> Report:
     """For every player product the start threshold of least cost on the log, with intervals and settings."""
     from takeup.streaming.simulate.replay import SteadyLog
 
+    check_stall_cost(scenario.stall_cost)
     log = _log_of(scenario)
     pieces = log.per_second()
     scale = 1.0 if scenario.capacity_bps is None else scenario.capacity_bps / log.mean_bps
     rates_bps = scale * np.concatenate(pieces)
     steady = SteadyLog(np.ones(len(rates_bps)), rates_bps)
-    if steady.mean_bps < scenario.bitrate_bps / MOST_LOAD:
+    if steady.mean_bps < min(_rungs(scenario)) / MOST_LOAD:
         raise BadInput(f"the log has {steady.mean_bps:g} bit/s, a {MOST_LOAD:g}th of the bitrate; check the units")
     best, rows, curves = {}, [], []
     for name in scenario.players:
         best[name], curve = _best(name, steady, scenario)
-        rows += [_row((name, "default"), PROFILES[name].default(scenario.segment_s), steady, scenario)]
+        default = PROFILES[name].default(scenario.segment_s, max(_rungs(scenario)))
+        rows += [_row((name, "default"), _with_rule(default, scenario), steady, scenario)]
         rows += [_row((name, "best"), best[name], steady, scenario)]
         curves.append(curve)
     snippets = tuple((name, PROFILES[name].version, PROFILES[name].snippet(player)) for name, player in best.items())
@@ -174,6 +177,14 @@ def advise(scenario: StreamingScenario, quiet: bool) -> Report:
     return scenario_report(scenario, f"Streaming: advice from {log.name}", *tables, chart, notes=notes)
 
 
+def _rungs(scenario: StreamingScenario) -> Sequence[float]:
+    return scenario.bitrates_bps or (scenario.bitrate_bps,)
+
+
+def _with_rule(player: Player, scenario: StreamingScenario) -> Player:
+    return player if scenario.rule is None else replace(player, rule=scenario.rule)
+
+
 def _log_of(scenario: StreamingScenario) -> ThroughputLog:
     if unknown := [name for name in scenario.players if name not in PROFILES]:
         raise UnknownName("player", unknown[0], PROFILES)
@@ -185,11 +196,13 @@ def _log_of(scenario: StreamingScenario) -> ThroughputLog:
 
 def _best(name: str, steady: SteadyLog, scenario: StreamingScenario) -> tuple[Player, Curve]:
     """The player of least cost among thresholds of whole segments, and P(stall) at each."""
-    profile: PlayerProfile = PROFILES[name]
-    players = [profile.with_start((1 + k) * scenario.segment_s, scenario.segment_s) for k in range(NUM_THRESHOLDS)]
-    means = [steady.outcomes(each, scenario.bitrate_bps, scenario.mean_video_s[0]).mean(axis=0) for each in players]
-    costs = [mean[0] + scenario.startup_cost * mean[3] for mean in means]
-    starts_s = [player.start_s for player in players]
+    profile, segment_s = PROFILES[name], scenario.segment_s
+    starts_s = [(1 + place) * segment_s for place in range(max(1, int(LONGEST_START_S / segment_s)))]
+    players = [
+        _with_rule(profile.with_start(start_s, segment_s, max(_rungs(scenario))), scenario) for start_s in starts_s
+    ]
+    means = [steady.outcomes(each, _rungs(scenario), scenario.mean_video_s[0]).mean(axis=0) for each in players]
+    costs = [mean[3] + scenario.stall_cost * mean[2] for mean in means]
     return players[int(np.argmin(costs))], Curve(name, starts_s, [float(mean[0]) for mean in means])
 
 
@@ -198,26 +211,34 @@ def _row(
 ) -> tuple[str | float, ...]:
     from takeup.streaming.simulate.replay import replay_intervals
 
-    found = replay_intervals(steady, player, scenario.bitrate_bps, scenario.mean_video_s[0])
-    stalls, time = found["stall_probability"], found["stall_s"]
-    cost = stalls.value + scenario.startup_cost * found["startup_s"].value
-    rules = (player.start_s, player.again_s, player.goal_s)
+    found = replay_intervals(steady, player, _rungs(scenario), scenario.mean_video_s[0])
+    stalls, time, startup = found["stall_probability"], found["stall_s"], found["startup_s"].value
+    rules = (player.start_s, player.again_s, player.full_s)
     shares = (stalls.value, stalls.low, stalls.high, found["num_stalls"].value)
-    return (*label, *rules, *shares, time.value, time.high, found["startup_s"].value, cost)
+    ladder = (
+        (player.rule, found["bitrate_bps"].value / 1e6, found["num_switches"].value) if _is_ladder(scenario) else ()
+    )
+    cost = startup + scenario.stall_cost * time.value
+    return (*label, *rules, *shares, time.value, time.high, startup, cost, *ladder)
+
+
+def _is_ladder(scenario: StreamingScenario) -> bool:
+    return len(_rungs(scenario)) > 1
 
 
 def _outcome_table(rows: Sequence[tuple[str | float, ...]], scenario: StreamingScenario) -> Table:
+    ladder = (Column("rule"), Column("bitrate", "Mbit/s", 2), Column("switches", digits=1))
     columns = (
         Column("player"),
         Column("settings"),
         *(Column(name, "s", 1) for name in ("start at", "resume at", "goal")),
         *(Column(name, digits=4) for name in ("P(stall)", "from", "to", "stalls")),
-        *(Column(name, "s", 2) for name in ("in stalls", "at most", "start-up")),
-        Column("cost", digits=4),
+        *(Column(name, "s", 2) for name in ("in stalls", "at most", "start-up", "cost")),
+        *(ladder if _is_ladder(scenario) else ()),
     )
     note = (
-        f"videos of {scenario.mean_video_s[0]:g} s on average in segments of {scenario.segment_s:g} s; cost: "
-        f"P(stall) + {scenario.startup_cost:g} per second of start-up; 'from', 'to', 'at most': 90 % intervals for the "
+        f"videos of {scenario.mean_video_s[0]:g} s on average in segments of {scenario.segment_s:g} s; cost: seconds "
+        f"of start-up + {scenario.stall_cost:g} x seconds in stalls; 'from', 'to', 'at most': 90 % intervals for the "
         "next log of this link"
     )
     return Table("Replay of the log", columns, tuple(rows), note)
@@ -226,7 +247,7 @@ def _outcome_table(rows: Sequence[tuple[str | float, ...]], scenario: StreamingS
 def _held_out(steady: SteadyLog, player: Player, scenario: StreamingScenario) -> Table:
     from takeup.streaming.simulate.replay import held_out_errors
 
-    pairs = held_out_errors(steady.outcomes(player, scenario.bitrate_bps, scenario.mean_video_s[0]))
+    pairs = held_out_errors(steady.outcomes(player, _rungs(scenario), scenario.mean_video_s[0]))
     rows = tuple((number, told, found, found - told) for number, (told, found) in enumerate(pairs, start=1))
     columns = (Column("part"), *(Column(name, digits=4) for name in ("from the others", "in this part", "difference")))
     return Table("P(stall) of each quarter of the log, predicted from the other three", columns, rows)
@@ -239,7 +260,8 @@ def _advice_notes(
         f"read as {log.form}: {log.duration_s:.0f} s with a mean of {log.mean_bps / 1e6:.3g} Mbit/s",
         *_warnings(log),
     ]
-    notes.append(_chain_note(capacity_fit.fit_capacity(pieces), steady, player, scenario))
+    if not _is_ladder(scenario):
+        notes.append(_chain_note(capacity_fit.fit_capacity(pieces), steady, player, scenario))
     if log.num_stalls is not None:
         notes.append(f"the log itself reports {log.num_stalls} stalls in {log.num_reports} requests")
     return tuple(notes)
@@ -249,14 +271,15 @@ def _chain_note(fitted: CapacityFit, steady: SteadyLog, player: Player, scenario
     """What the equations say about the same viewer, and why that differs from the replay."""
     mean_s = scenario.mean_video_s[0]
     alone = Cell(steady.mean_bps, scenario.bitrate_bps, 1e-9, 1, (Views(1.0, mean_s),), capacity=fitted.capacity)
-    chain = solve_cell(alone, Player(player.start_s)).stall_probability.value
-    fluid = Player(player.start_s, player.start_s, 1e6, min(0.5, player.segment_s))
-    unlimited, limited = (
-        float(steady.outcomes(each, scenario.bitrate_bps, mean_s)[:, 0].mean()) for each in (fluid, player)
+    fluid = Player(player.start_s, player.start_s, player.full_s)
+    chain = solve_cell(alone, fluid).stall_probability.value
+    small = replace(fluid, segment_s=min(0.5, player.segment_s))
+    flowing, whole = (
+        float(steady.outcomes(each, scenario.bitrate_bps, mean_s)[:, 0].mean()) for each in (small, player)
     )
-    start = f"at {player.start_s:g} s the equations say P(stall) {chain:.4f}, the replay {limited:.4f}"
-    if not contradicts(chain, limited):
+    start = f"at {player.start_s:g} s the equations say P(stall) {chain:.4f}, the replay {whole:.4f}"
+    if not contradicts(chain, whole):
         return f"{start}: they agree"
-    if contradicts(chain, unlimited):
+    if contradicts(chain, flowing):
         return f"{start}; trust the replay: {_reason(fitted)}"
-    return f"{start}; trust the replay: the equations have no buffer goal and no segments ({unlimited:.4f} without)"
+    return f"{start}; trust the replay: the equations have no whole segments ({flowing:.4f} without)"

@@ -14,8 +14,8 @@ import numpy as np
 
 from takeup.core.files import write_atomically
 from takeup.core.report import Report, Series, Table
-from takeup.errors import BadInput, BadScenario
-from takeup.streaming.model import Capacity, CapacityFit, Cell, Player, Views
+from takeup.errors import BadInput, BadScenario, UnknownName
+from takeup.streaming.model import RULES, Capacity, CapacityFit, Cell, Player, Views
 
 Numbers = tuple[float, ...]
 MOST_LOAD = 5.0  # of a cell, or a bitrate over the mean rate of a log; above it a unit is mistaken
@@ -31,6 +31,8 @@ class StreamingScenario:
     seed: int = 1
     capacity_bps: float | None = None
     bitrate_bps: float = 360e3
+    bitrates_bps: Numbers = ()
+    rule: str | None = None
     arrivals_per_s: Numbers = (0.12,)
     max_users: int = 10
     mean_video_s: Numbers = (60.0,)
@@ -38,13 +40,14 @@ class StreamingScenario:
     opportunistic: bool = False
     start_s: Numbers = (5.0,)
     resume_s: float | None = None
+    goal_s: float | None = None
     give_up_per_s: float = 0.0
     log: str | None = None
     logs: tuple[str, ...] = ()
     players: tuple[str, ...] = ("dash.js", "shaka", "media3", "hls.js", "avplayer")
     segment_s: float = 4.0
     model: str | None = None
-    startup_cost: float = 0.01
+    stall_cost: float = 10.0
     stall_target: float = 0.05
     simulators: tuple[str, ...] = ("tagged", "cell")
     num_videos: int | None = None
@@ -58,13 +61,20 @@ class StreamingScenario:
             raise BadScenario("give at least one arrival rate, one start threshold and one simulator")
         if self.verb != "predict" and (len(self.arrivals_per_s) > 1 or len(self.start_s) > 1):
             raise BadScenario(f"{self.verb!r} takes one arrival rate and one start threshold; 'predict' takes lists")
+        if self.goal_s is not None and (self.opportunistic or self.give_up_per_s > 0):
+            raise BadScenario("a buffer goal is solved for plain sharing and viewers that stay; leave goal_s out")
+        if self.goal_s is not None and (self.log or self.model or self.verb == "run"):
+            raise BadScenario("a buffer goal on a log is replayed by 'takeup streaming advise'; leave goal_s out")
         if not 0 <= self.give_up_per_s < float("inf"):
             raise BadScenario(f"give_up_per_s is {self.give_up_per_s}; give a rate per second, zero or more")
         if self.give_up_per_s > 0 and (self.verb not in {"predict", "simulate", "compare"} or self.log or self.model):
             raise BadScenario("viewers give up in predict, simulate and compare, at a constant capacity; leave it out")
         if not self.players or not 0 < self.segment_s <= 60:
             raise BadScenario(f"segment_s is {self.segment_s}; give seconds above zero, and at least one player")
-        for name, rate_bps in (("bitrate_bps", self.bitrate_bps), ("capacity_bps", self.capacity_bps)):
+        if self.rule is not None and self.rule not in RULES:
+            raise UnknownName("bitrate rule", self.rule, RULES)
+        bitrates = [("bitrate_bps", rate_bps) for rate_bps in (self.bitrate_bps, *self.bitrates_bps)]
+        for name, rate_bps in (*bitrates, ("capacity_bps", self.capacity_bps)):
             if rate_bps is not None and 0 < rate_bps < LEAST_BPS:
                 raise BadScenario(f"{name} is {rate_bps:g} bit/s; write the unit, such as '2.5Mbit' or '360kbit'")
         if self.verb != "fit" and self.log is not None and self.model is not None:
@@ -122,7 +132,8 @@ def cells_of(scenario: StreamingScenario, fitted: CapacityFit | None = None) -> 
 
 def players_of(scenario: StreamingScenario) -> list[Player]:
     """The player, once for each start threshold."""
-    return [Player(start_s, scenario.resume_s) for start_s in scenario.start_s]
+    goal_s = np.inf if scenario.goal_s is None else scenario.goal_s
+    return [Player(start_s, scenario.resume_s, goal_s) for start_s in scenario.start_s]
 
 
 def fitted_capacity(scenario: StreamingScenario) -> CapacityFit | None:

@@ -18,7 +18,7 @@ from takeup.streaming.advice.tuning import (
     max_admission,
     max_arrivals,
     min_capacity,
-    stall_cost,
+    waiting_cost,
 )
 from takeup.streaming.contract import StreamingEngine
 from takeup.streaming.experiment.logs import checked, on_the_log
@@ -65,7 +65,7 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
     rows, logged, notes = _with_log(rows, fitted)
     notes += MEAN_FIELD if scenario.give_up_per_s > 0 else ()
     longest_s = max(SHORTEST_AXIS_S, *(2 * player.start_s for player in players))
-    stalls = [_stall_curve(cell, each, longest_s) for cell, each in solved]
+    stalls = [_stall_curve(cell, each, longest_s, players[0].goal_s) for cell, each in solved]
     charts = [curve_series("P(stall) by start threshold", "start threshold", "P(stall)", stalls)]
     plain = [(cell, each) for cell, each in solved if isinstance(each, SolvedCell)]
     if plain and plain[0][1].solutions[0].chain.num_states <= MOST_STATES_FOR_CDF:
@@ -95,19 +95,20 @@ def _name(cell: Cell) -> str:
     return f"{cell.arrivals_per_s:g} arrivals/s"
 
 
-def _stall_curve(cell: Cell, solved: SolvedCell | ImpatientCell, longest_s: float) -> Curve:
+def _stall_curve(cell: Cell, solved: SolvedCell | ImpatientCell, longest_s: float, goal_s: float) -> Curve:
     num = NUM_THRESHOLDS if isinstance(solved, SolvedCell) else NUM_SLOW_THRESHOLDS
     step_s = longest_s / (num - 1)
-    return Curve(_name(cell), (step_s * np.arange(num)).tolist(), solved.stall_curve(step_s, num).tolist())
+    return Curve(_name(cell), (step_s * np.arange(num)).tolist(), solved.stall_curve(step_s, num, goal_s).tolist())
 
 
 def _delay_curve(cell: Cell, solved: SolvedCell, player: Player) -> Curve:
     from takeup.streaming.solvers.transforms import startup_cdf
 
     parts = list(zip(solved.shares, solved.solutions, strict=True))
-    mean_s = sum(share * solution.mean_prefetch(player.start_s) for share, solution in parts)
+    start_s = min(player.start_s, player.goal_s)
+    mean_s = sum(share * solution.mean_prefetch(start_s) for share, solution in parts)
     times_s = np.linspace(0.0, max(1e-3, 4 * mean_s), 81)
-    laws = [share * startup_cdf(solution.chain, player.start_s, times_s) for share, solution in parts]
+    laws = [share * startup_cdf(solution.chain, start_s, times_s) for share, solution in parts]
     return Curve(_name(cell), times_s.tolist(), np.sum(laws, axis=0).tolist())
 
 
@@ -119,8 +120,9 @@ def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     fitted = fitted_capacity(scenario)
     cell = cells_of(scenario, fitted)[0]
     solved = SolvedCell(cell)
-    first, cost = solved.solutions[0], _over_views(stall_cost(scenario.startup_cost), solved)
-    player = best_threshold(first, cost, resume_s=scenario.resume_s).player
+    first, cost = solved.solutions[0], _over_views(waiting_cost(scenario.stall_cost), solved)
+    goal_s = np.inf if scenario.goal_s is None else scenario.goal_s
+    player = best_threshold(first, cost, resume_s=scenario.resume_s, goal_s=goal_s).player
     rows: list[AnswerRow] = [(cell, player, solved.answer(player), solved.mos(player))]
     rows, logged, notes = _with_log(rows, fitted)
     if fitted is not None and notes:
@@ -128,10 +130,10 @@ def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
         rows, logged, _ = _with_log([(cell, player, solved.answer(player), solved.mos(player)), *rows], fitted)
         notes = ("first row: the best threshold on the log itself; second row: what the equations chose", *notes)
     grid = np.linspace(0.0, max(10.0, 2 * player.start_s), 61)
-    line = [cost(first, Player(float(start_s), scenario.resume_s)) for start_s in grid]
-    name = f"P(stall) + {scenario.startup_cost:g} per second of start-up"
+    line = [cost(first, Player(float(start_s), scenario.resume_s, goal_s)) for start_s in grid]
+    name = f"seconds of start-up + {scenario.stall_cost:g} x seconds in stalls"
     curve = curve_series("Cost by start threshold", "start threshold", "cost", [Curve(name, grid.tolist(), line)])
-    settings = _settings_table(solved, player, scenario.segment_s)
+    settings = _settings_table(solved, player, scenario)
     notes = (f"least {name}", *notes)
     table = answers_table(rows, logged)
     return scenario_report(scenario, "Streaming: the best start threshold", table, settings, curve, notes=notes)
@@ -142,27 +144,29 @@ def _best_on_the_log(cell: Cell, fitted: CapacityFit, scenario: StreamingScenari
     thresholds_s = (60.0 * np.linspace(0, 1, 16)[1:] ** 2).tolist()
     players = [Player(start_s, scenario.resume_s) for start_s in thresholds_s]
     answers = [on_the_log(cell, player, fitted.pieces) for player in players]
-    costs = [each.stall_probability.value + scenario.startup_cost * each.startup_s.value for each in answers]
+    costs = [each.startup_s.value + scenario.stall_cost * each.stall_s.value for each in answers]
     return players[int(np.argmin(costs))]
 
 
-def _settings_table(solved: SolvedCell, player: Player, segment_s: float) -> Table:
-    """What viewers experience with each product at this threshold, by its resume rule, and the code that sets it."""
+def _settings_table(solved: SolvedCell, player: Player, scenario: StreamingScenario) -> Table:
+    """What viewers experience with each product at this threshold, by its own rules, and the code that sets it."""
     rows = []
     for name, profile in PROFILES.items():
-        product = profile.with_start(player.start_s, segment_s)
-        answer = solved.answer(Player(player.start_s, product.again_s))
-        stalls = (answer.num_stalls.value, answer.stall_s.value)
-        rows.append((name, product.again_s, product.goal_s, *stalls, profile.snippet(product)))
+        product = profile.with_start(player.start_s, scenario.segment_s, scenario.bitrate_bps)
+        goal_s = np.inf if scenario.opportunistic else product.full_s
+        answer = solved.answer(Player(player.start_s, product.again_s, goal_s))
+        stalls = (answer.stall_probability.value, answer.num_stalls.value, answer.stall_s.value)
+        rows.append((name, product.again_s, product.full_s, *stalls, profile.snippet(product)))
     columns = (
         Column("player"),
         Column("resumes at", "s", 1),
         Column("goal", "s", 1),
+        Column("P(stall)", digits=5),
         Column("stalls", digits=4),
         Column("in stalls", "s", digits=3),
         Column("configuration"),
     )
-    note = f"segments of {segment_s:g} s; by equations without a buffer goal; 'takeup streaming advise' replays it"
+    note = f"segments of {scenario.segment_s:g} s after a stall; goal: 'takeup streaming advise' replays whole segments"
     return Table("Settings of players", columns, tuple(rows), note)
 
 

@@ -60,6 +60,7 @@ def play_levels(
 ) -> CellRun:
     """Play a cell whose capacity goes through `levels`."""
     check_run(player, num_videos)
+    player.check_unlimited()
     patience_s = mean_patience_s(give_up_per_s)
     num_warm_up = int(num_videos * WARM_UP_SHARE)
     lived = empty_records(num_warm_up + num_videos)

@@ -261,6 +261,7 @@ def play_slots(
 ) -> CellRun:
     """The same, video by video; an event is a slot with at least one user."""
     check_run(player, num_videos)
+    player.check_unlimited()
     if cell.capacity is not None:
         raise BadInput("slots are for a constant capacity; simulate the whole cell to let the capacity change")
     num_warm_up = int(num_videos * WARM_UP_SHARE)

@@ -44,34 +44,35 @@ class ChainWalk(NamedTuple):
 
 @kernel
 def play_videos(
-    walk: ChainWalk, start_s: float, resume_s: float, length_s: float, chance: Generator, lived: VideoRecords
+    walk: ChainWalk, player: tuple[float, float, float], length_s: float, chance: Generator, lived: VideoRecords
 ) -> None:
     """Fill `lived`, one video after the other."""
     for video in range(len(lived.startup_s)):
-        _play(walk, start_s, resume_s, length_s, chance, lived, video)
+        _play(walk, player, length_s, chance, lived, video)
 
 
 @inner
 def _play(
     walk: ChainWalk,
-    start_s: float,
-    resume_s: float,
+    player: tuple[float, float, float],
     length_s: float,
     chance: Generator,
     lived: VideoRecords,
     video: int,
 ) -> None:
     """One video until its download ends or its viewer gives up."""
+    start_s, resume_s, goal_s = player
     state = _first_state(walk, chance)
     jump_in_s = _hold_s(walk, state, chance)
     patience = chance.standard_exponential() if walk.impatient else np.inf
     buffer_s, left_s, enough_s = 0.0, length_s, start_s
     playing, started = False, False
     while state >= 0:
-        fill = walk.fill[state]
+        full = playing and buffer_s >= goal_s and walk.fill[state] > walk.drain[state]
+        fill = walk.drain[state] if full else walk.fill[state]
         growth = fill - walk.drain[state] if playing else fill
         impatience = 0.0 if playing else walk.give_up[state]
-        player_in_s = _player_in_s(playing, buffer_s, growth, enough_s)
+        player_in_s = _player_in_s(playing, buffer_s, growth, goal_s if playing and growth > 0 else enough_s)
         end_in_s, leave_in_s = left_s / fill, patience / impatience
         step_s = min(jump_in_s, player_in_s, end_in_s, leave_in_s)
         buffer_s = max(0.0, buffer_s + growth * step_s)
@@ -87,8 +88,12 @@ def _play(
         elif step_s == leave_in_s:
             state = GAVE_UP
         elif step_s < player_in_s:
-            state = _next_state(walk, state, chance)
+            came = _next_state(walk, state, chance)
+            slower = full and came == DOWNLOADED and chance.random() * walk.fill[state] > walk.drain[state]
+            state = state if slower else came  # a paused download ends more seldom
             jump_in_s = _hold_s(walk, state, chance)
+        elif playing and growth > 0:
+            buffer_s = goal_s
         elif playing:
             playing, enough_s, buffer_s = False, resume_s, 0.0
             lived.num_stalls[video] += 1
@@ -100,8 +105,8 @@ def _play(
 
 @inner
 def _player_in_s(playing: bool, buffer_s: float, growth: float, enough_s: float) -> float:
-    """When the player starts, resumes or stalls, if nothing else happens before."""
-    if not playing:
+    """When the player starts, resumes, stalls or is full, if nothing else happens before."""
+    if not playing or growth > 0:
         return max(0.0, enough_s - buffer_s) / growth
     return buffer_s / -growth if growth < 0 else np.inf
 
@@ -150,7 +155,8 @@ def play_tagged(
     lived = empty_records(num_videos)
     chance = Streams(seed).stream("tagged videos")
     walk = _chain_walk(chain, ends_by_itself=length_s is None)
-    play_videos(walk, player.start_s, player.again_s, np.inf if length_s is None else length_s, chance, lived)
+    rules = (min(player.start_s, player.goal_s), min(player.again_s, player.goal_s), player.goal_s)
+    play_videos(walk, rules, np.inf if length_s is None else length_s, chance, lived)
     return lived
 
 

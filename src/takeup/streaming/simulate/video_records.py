@@ -54,7 +54,7 @@ def empty_records(num_videos: int) -> VideoRecords:
 
 def check_run(player: Player, num_videos: int) -> None:
     """Refuse a run that has no error, or no end."""
-    player.check_unlimited()
+    player.check_fluid()
     if num_videos < 2:
         raise BadInput(f"{num_videos} videos have no standard error; simulate at least 2, better 10000")
     if player.again_s < MIN_RESUME_S:

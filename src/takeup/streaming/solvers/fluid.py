@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Floats
 from takeup.streaming.model import Chain, Player, QoeMetrics
-from takeup.streaming.numerics import CensoredChain, censor, schur_basis
+from takeup.streaming.numerics import CensoredChain, censor, expm_of_rates, schur_basis
 from takeup.streaming.solvers.solution import PlayingPhase, Solution
 
 Numbers = npt.NDArray[Any]  # real or complex
@@ -54,7 +54,8 @@ class DoublingSolver:
     def solution(self, chain: Chain) -> Solution:
         """The chain solved once, for many players."""
         blocks, watched = fluid_blocks(chain)
-        return Solution(chain, playing_phase(blocks, watched, psi_by_doubling(blocks)), self.name)
+        playback = playing_phase(blocks, watched, psi_by_doubling(blocks))
+        return Solution(chain, playback, self.name, lambda goal_s: goal_phase(chain, goal_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,13 @@ def playing_phase(blocks: FluidBlocks, watched: CensoredChain, psi: Floats) -> P
 
 def psi_by_doubling(blocks: FluidBlocks) -> Numbers:
     """The law of the state in which the buffer comes back, from every state in which it grows."""
+    return passages_by_doubling(blocks)[0]
+
+
+def passages_by_doubling(blocks: FluidBlocks) -> tuple[Numbers, Numbers]:
+    """Psi, and the same for a buffer that first falls and comes back from below."""
     if 0 in blocks.up_down.shape:
-        return blocks.up_down.copy()
+        return blocks.up_down.copy(), blocks.down_up.copy()
     forward, backward, returns, ascents = _cayley(blocks)
     unit = np.eye(backward.shape[-1])
     for _ in range(MOST_STEPS):
@@ -106,7 +112,7 @@ def psi_by_doubling(blocks: FluidBlocks) -> Numbers:
         forward, backward = forward @ forward + hops @ across @ forward, backward @ onward
         if (np.abs(growth) <= 1e-15 * np.abs(returns)).all():
             break
-    return returns
+    return returns, ascents
 
 
 def _cayley(blocks: FluidBlocks) -> tuple[Numbers, Numbers, Numbers, Numbers]:
@@ -146,7 +152,7 @@ class RiccatiSolver:
 
     def solution(self, chain: Chain) -> Solution:
         """The chain solved once, for many players."""
-        return Solution(chain, riccati_playing_phase(chain), self.name)
+        return Solution(chain, riccati_playing_phase(chain), self.name, lambda goal_s: goal_phase(chain, goal_s))
 
 
 def riccati_playing_phase(chain: Chain) -> PlayingPhase:
@@ -169,3 +175,53 @@ def psi_by_schur(blocks: FluidBlocks) -> Floats:
         return psi_by_doubling(blocks)
     psi = np.linalg.solve(basis[:num_down, :num_down].T, basis[num_down:, :num_down].T).T
     return np.asarray(np.clip(psi, 0.0, 1.0), dtype=np.float64)
+
+
+# A buffer goal: the download pauses while the buffer is full ----------------------------------------------------------
+#
+# How it works. Between 0 and the goal B the equation is the same, but solutions that grow towards B count as well. With
+# Psi^ and U^ = A + B Psi^ for a buffer that is watched from above (the other result of the doubling),
+#
+#     W(q) = (I, Psi)' e^(U q) X  +  (Psi^, I)' e^(U^ (B - q)) Y
+#
+# At the goal a growing state stays until it changes, and downloads at the pace of playback; let R be the law of the
+# falling state that ends this. W_d(0) = I and W_u(B) = R W_d(B) give
+#
+#     Y = (I - R Psi^)^-1 (R - Psi) e^(U B) X          X = (I + Psi^ e^(U^ B) Y X^-1)^-1
+#
+# All exponentials are of sub-generators, so nothing overflows, however high the goal.
+
+
+class GoalPhase:
+    """W(q) below a buffer goal, for the states `columns` in which a buffer can run empty."""
+
+    def __init__(self, blocks: FluidBlocks, watched: CensoredChain, leaves: Floats, goal_s: float) -> None:
+        self.goal_s, self._blocks, self._watched = goal_s, blocks, watched
+        self.columns = np.flatnonzero(watched.kept)[blocks.falls]
+        self._psi, self._psi_up = passages_by_doubling(blocks)
+        self._down = blocks.down + blocks.down_up @ self._psi
+        self._up = blocks.up + blocks.up_down @ self._psi_up
+        unit = np.eye(len(blocks.up))
+        share = np.linalg.solve(unit - leaves @ self._psi_up, leaves - self._psi) @ expm_of_rates(self._down * goal_s)
+        mixed = np.eye(len(self.columns)) + self._psi_up @ expm_of_rates(self._up * goal_s) @ share
+        self._from_below = np.linalg.inv(mixed)
+        self._from_above = share @ self._from_below
+
+    def empties(self, buffer_s: float) -> Floats:
+        """P(the buffer of `buffer_s` runs empty in state columns[j] | state i), one row per state of the chain."""
+        below = expm_of_rates(self._down * buffer_s) @ self._from_below
+        above = expm_of_rates(self._up * (self.goal_s - buffer_s)) @ self._from_above
+        values = np.empty((len(self._blocks.falls), len(self.columns)))
+        values[self._blocks.falls] = below + self._psi_up @ above
+        values[~self._blocks.falls] = self._psi @ below + above
+        return np.clip(self._watched.restore(values), 0.0, 1.0)
+
+
+def goal_phase(chain: Chain, goal_s: float) -> GoalPhase:
+    """The playing phase of a player whose download pauses while `goal_s` seconds are in its buffer."""
+    blocks, watched = fluid_blocks(chain)
+    paced = chain.generator - np.diag(chain.end * np.minimum(1.0, chain.drain / chain.fill))
+    full = censor(paced, watched.kept).rates
+    falls = blocks.falls
+    leaves: Floats = np.linalg.solve(-full[np.ix_(~falls, ~falls)], full[np.ix_(~falls, falls)])
+    return GoalPhase(blocks, watched, leaves, goal_s)

@@ -1,7 +1,9 @@
 """A solved chain: the two phases of a video, the law of its stalls, and the answer for any thresholds."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -167,15 +169,30 @@ class _StallCycle:
     threshold_s: float
     waited: WaitOutcome
     empties: Floats
+    goal_s: float
+
+
+class BelowGoal(Protocol):
+    """The playing phase of a player with a buffer goal."""
+
+    def empties(self, buffer_s: float) -> Floats:
+        """P(the buffer of `buffer_s` runs empty in state j | state i)."""
 
 
 class Solution:
-    """One chain with its playing phase solved; every question about thresholds is a few small products."""
+    """One chain with its playing phase solved; every question about thresholds is a few small products.
 
-    def __init__(self, chain: Chain, playback: PlayingPhase, source: str) -> None:
+    `below` gives the playing phase for a buffer goal; without it players with a goal are refused.
+    """
+
+    def __init__(
+        self, chain: Chain, playback: PlayingPhase, source: str, below: Callable[[float], BelowGoal] | None = None
+    ) -> None:
         self.chain = chain
         self.playback = playback
         self.source = source
+        self._below = below
+        self._goals: dict[float, PlayingPhase | BelowGoal] = {math.inf: playback}
         self._waiting = WaitingPhase(chain)
         self._latest: _StallCycle | None = None  # several questions about one player follow each other
 
@@ -188,13 +205,24 @@ class Solution:
         """Expected start-up delay in seconds of an accepted video."""
         return float(self.chain.initial @ self.prefetch(threshold_s).mean_s)
 
-    def stall_probability(self, threshold_s: float) -> float:
-        """P(N >= 1) when playback starts at `threshold_s`."""
-        started = self.chain.initial @ self.prefetch(threshold_s).starts_in
-        return float(np.clip((started @ self.playback.empties(threshold_s)).sum(), 0.0, 1.0))
+    def playback_below(self, goal_s: float) -> PlayingPhase | BelowGoal:
+        """The playing phase of a player with this buffer goal."""
+        if goal_s not in self._goals:
+            if self._below is None:
+                raise BadInput("a chain with variance is solved without a buffer goal; leave the goal out")
+            self._goals[goal_s] = self._below(goal_s) if len(self.playback.columns) else self.playback
+        return self._goals[goal_s]
 
-    def stall_curve(self, step_s: float, num: int) -> Floats:
+    def stall_probability(self, threshold_s: float, goal_s: float = math.inf) -> float:
+        """P(N >= 1) when playback starts at `threshold_s`, and the download pauses at `goal_s`."""
+        start_s = min(threshold_s, goal_s)
+        started = self.chain.initial @ self.prefetch(start_s).starts_in
+        return float(np.clip((started @ self.playback_below(goal_s).empties(start_s)).sum(), 0.0, 1.0))
+
+    def stall_curve(self, step_s: float, num: int, goal_s: float = math.inf) -> Floats:
         """P(N >= 1) for the start thresholds 0, `step_s`, 2 `step_s` .., `num` of them, for the price of about one."""
+        if goal_s < math.inf:
+            return np.array([self.stall_probability(place * step_s, goal_s) for place in range(num)])
         laws, risks = self._waiting.laws(self.chain.initial, step_s, num), self.playback.risks(step_s, num)
         chances: Floats = np.clip((laws * risks).sum(axis=1), 0.0, 1.0)
         return chances
@@ -239,14 +267,17 @@ class Solution:
         return share
 
     def _cycles(self, player: Player) -> tuple[_StallCycle, _StallCycle]:
-        player.check_unlimited()
-        start = self._cycle(player.start_s)
-        return start, start if player.again_s == player.start_s else self._cycle(player.again_s)
+        player.check_fluid()
+        start_s, again_s = (min(each, player.goal_s) for each in (player.start_s, player.again_s))
+        if again_s == 0 and player.goal_s < math.inf:
+            raise BadInput("a player that resumes on an empty buffer is solved without a buffer goal; give resume_s")
+        start = self._cycle(start_s, player.goal_s)
+        return start, start if again_s == start_s else self._cycle(again_s, player.goal_s)
 
-    def _cycle(self, threshold_s: float) -> _StallCycle:
-        if self._latest is None or self._latest.threshold_s != threshold_s:
-            waited, empties = self._waiting.until(threshold_s), self.playback.empties(threshold_s)
-            self._latest = _StallCycle(threshold_s, waited, empties)
+    def _cycle(self, threshold_s: float, goal_s: float) -> _StallCycle:
+        if self._latest is None or (self._latest.threshold_s, self._latest.goal_s) != (threshold_s, goal_s):
+            waited, empties = self._waiting.until(threshold_s), self.playback_below(goal_s).empties(threshold_s)
+            self._latest = _StallCycle(threshold_s, waited, empties, goal_s)
         return self._latest
 
     def _counts(self, start: _StallCycle, again: _StallCycle) -> tuple[StallCounts, float]:
