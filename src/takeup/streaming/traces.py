@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from takeup.core.arrays import Floats
+from takeup.core.limits import read_json, read_text
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
 
@@ -117,22 +118,14 @@ def _split_at_gaps(log: ThroughputLog) -> ThroughputLog:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadTrace(path, f"cannot be read as text ({error}); check the path") from error
+    return read_text(path, "expected text in UTF-8")
 
 
 # Sabre: a list of objects with `duration_ms` and `bandwidth_kbps` -----------------------------------------------------
 
 
 def _log_of_samples(path: Path, name: str) -> ThroughputLog:
-    try:
-        samples = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadTrace(path, f"cannot be opened: {error.strerror or error}; check the path") from error
-    except (ValueError, RecursionError) as error:
-        raise BadTrace(path, f"is not JSON ({error}); expected a list of samples") from error
+    samples = read_json(path, "expected a list of samples in JSON")
     durations_s = _numbers(path, samples, "duration_ms") / 1e3
     rates_bps = _numbers(path, samples, "bandwidth_kbps") * 1e3
     return ThroughputLog(name, durations_s, rates_bps, form="samples of duration_ms (ms) and bandwidth_kbps (kbit/s)")
@@ -222,7 +215,7 @@ def _log_of_cmcd(path: Path, name: str) -> ThroughputLog:
         for report in reports:
             sessions.setdefault(report.get("sid", ""), []).append(report)
         parts = [_cmcd_samples(each) for each in sessions.values()]
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise BadTrace(path, f"has a CMCD report that cannot be used ({error}); expected mtp and ts or d") from error
     if not parts:
         raise BadTrace(path, "has no CMCD report with 'mtp', the measured throughput; let the player send it")

@@ -81,7 +81,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         names += outputs
         tasks.append((inputs, outputs))
     for name in draw(st.permutations(names)):
-        builder.block(name, draw(st.integers(1, 2**63 - 1)), draw(st.integers(0, 2)))
+        builder.block(name, draw(st.integers(1, 2**50)), draw(st.integers(0, 2)))
     for inputs, outputs in draw(st.permutations(tasks)):
         builder.task(
             inputs=inputs,
@@ -156,6 +156,7 @@ HEADER = "task,stage,after,inputs,outputs,output_bytes,output_workers\n"
         ("load,,,,a,0,\n", ["line 2", "'output_bytes'", "'0' is not"]),
         ("load,,,,a,-1,\n", ["line 2", "'output_bytes'", "'-1' is not"]),
         (f"load,,,,a,{2**63},\n", ["line 2", "'output_bytes'", f"'{2**63}' is not"]),
+        (f"load,,,,a,{'9' * 5000},\n", ["line 2", "'output_bytes'", "is not a whole number"]),
         ("load,,,,a,²,\n", ["line 2", "'output_bytes'", "'²' is not"]),
         ("load,,,,a b,5 5,1\n", ["line 2", "'output_workers'", "found 1 numbers for 2 outputs"]),
         ("load,,,,a,5,-1\n", ["line 2", "'output_workers'", "'-1' is not a whole number of at least 0"]),

@@ -128,7 +128,7 @@ def test_objects_in_npz_are_never_loaded(tmp_path: Path) -> None:
     path = tmp_path / "cell.npz"
     np.savez(path, head=np.array([object()], dtype=object), allow_pickle=True)
 
-    with pytest.raises(BadTrace, match="holds more than numbers and text"):
+    with pytest.raises(BadTrace, match="Object arrays cannot be loaded"):
         load_instance(path)
 
 
@@ -148,7 +148,7 @@ def test_an_array_by_itself_is_no_instance(tmp_path: Path) -> None:
     with path.open("wb") as file:
         np.save(file, np.ones(3))
 
-    with pytest.raises(BadTrace, match="is damaged"):
+    with pytest.raises(BadTrace, match="expected a file that save_instance wrote"):
         load_instance(path)
 
 

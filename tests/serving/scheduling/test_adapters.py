@@ -376,7 +376,7 @@ def test_other_tables_are_refused(tmp_path: Path, content: str, sentence: str) -
 
 
 def test_files_that_cannot_be_opened_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadTrace, match="cannot be read"):
+    with pytest.raises(BadTrace, match="cannot be opened"):
         read_gentd26(tmp_path / "none.csv")
     (tmp_path / "x.tar.gz").write_bytes(b"no archive")
     with pytest.raises(BadTrace, match="or the archive it comes in"):

@@ -139,7 +139,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_arrivals(write(tmp_path, "yesterday,t,1,30,base,0"), [])
     with pytest.raises(BadTrace, match="holds no request"):
         read_arrivals(write(tmp_path), [])
-    with pytest.raises(BadTrace, match="cannot be read"):
+    with pytest.raises(BadTrace, match="cannot be opened"):
         read_arrivals(tmp_path / "none.csv", [])
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BadTrace, match="has no column 'gmt_create'"):

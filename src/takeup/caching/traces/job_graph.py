@@ -12,6 +12,7 @@ import numpy as np
 
 from takeup.caching.model import Workload
 from takeup.core.arrays import Ints
+from takeup.core.limits import MOST_COUNT, MOST_SIZE_BYTES
 from takeup.core.trace import TraceColumn, read_table, write_table
 from takeup.errors import BadInput, BadTrace
 
@@ -21,7 +22,6 @@ from takeup.errors import BadInput, BadTrace
 # added. Tasks may be added before the producer of what they read; `build` then moves them, and only them, behind it.
 
 _OF_ITS_BLOCKS = -1
-_LARGEST = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -152,11 +152,11 @@ class WorkloadBuilder:
     def _check_blocks(self) -> None:
         names = list(self._block_numbers)
         for number, (size_bytes, worker) in self._block_facts.items():
-            if not 0 < size_bytes <= _LARGEST:
+            if not 0 < size_bytes <= MOST_SIZE_BYTES:
                 raise BadInput(
                     f"block {names[number]!r} has {size_bytes} bytes; give every block a size of at least one byte"
                 )
-            if worker < 0:
+            if not 0 <= worker < MOST_COUNT:
                 raise BadInput(f"block {names[number]!r} lives on worker {worker}; number the workers from 0")
         if len(self._block_facts) < len(names):
             number = next(number for number in range(len(names)) if number not in self._block_facts)
@@ -336,7 +336,9 @@ def read_tasks(path: Path | str) -> Workload:
     builder = WorkloadBuilder(path.name.partition(".")[0])
     _add_blocks(builder, path, rows)
     stages = _add_stages(builder, path, rows)
-    for row in rows:
+    for number, row in enumerate(rows):
+        if row.worker >= MOST_COUNT:
+            raise _RowLocation(path, number).error(f"{row.worker} is beyond {MOST_COUNT - 1}; correct it", "worker")
         if row.task:
             builder.task(
                 inputs=row.inputs.split(),
@@ -406,8 +408,8 @@ def _numbers(cell: str, expected: int, spot: _RowLocation, column: str, least: i
     if len(words) != expected:
         raise spot.error(f"found {len(words)} numbers for {expected} outputs; give one for each", column)
     for word in words:
-        if not (word.isascii() and word.isdigit() and least <= int(word) < 2**63):
-            raise spot.error(f"{word!r} is not a whole number of at least {least}; correct it", column)
+        if not (word.isascii() and word.isdigit() and len(word) <= 19 and least <= int(word) <= MOST_SIZE_BYTES):
+            raise spot.error(f"{word[:40]!r} is not a whole number of at least {least}; correct it", column)
     return [int(word) for word in words]
 
 

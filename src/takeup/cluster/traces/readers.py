@@ -23,6 +23,7 @@ from takeup.cluster.traces.workload import (
     split_gangs,
 )
 from takeup.core.arrays import Floats
+from takeup.core.limits import MOST_COUNT
 from takeup.core.trace import column_names
 from takeup.errors import BadInput, BadTrace
 
@@ -57,12 +58,12 @@ class ColumnNames:
     def fields(self) -> Iterable[Field]:
         """All columns that have a name."""
         yield Field(self.submit, "moment")
-        yield Field(self.gpus, least=0)
+        yield Field(self.gpus, least=0, most=MOST_COUNT)
         if self.duration:
             yield Field(self.duration, above=0)
         yield from (Field(name, "moment") for name in (self.end, self.start) if name)
         if self.workers:
-            yield Field(self.workers, least=1)
+            yield Field(self.workers, least=1, most=MOST_COUNT)
         yield from (Field(name, "text") for name in (self.pool, self.organisation, self.kind) if name)
 
 
@@ -72,6 +73,8 @@ def read_plain(path: Path, names: ColumnNames | None = None, options: TraceOptio
     rows = read_fields(path, tuple(names.fields()), strict=options.strict)
     rows.skip(rows.columns[names.gpus] == 0, "asks for no GPU")
     skip_odd_sizes(rows, names.gpus, names.workers, strict=options.strict)
+    times = (names.submit, names.duration, names.end, names.start)
+    rows.limit_times(filter(None, times), options.time_unit_s, strict=options.strict)
     duration_s = _durations_s(rows, names, options)
     organisation = _texts(rows, names.organisation, ONE_ORGANISATION)
     is_spot, notes = _kinds(rows, names, organisation, options)
@@ -205,12 +208,12 @@ def _nodes(path: Path, nodes: Path | None, usual: str) -> Path:
 
 JOBS_FILE, NODES_FILE = "job_info_df.csv", "node_info_df.csv"
 
-_NODE_FIELDS = (Field("gpu_model", "text"), Field("gpu_capacity_num", above=0))
+_NODE_FIELDS = (Field("gpu_model", "text"), Field("gpu_capacity_num", above=0, most=MOST_COUNT))
 _JOB_FIELDS = (
     Field("organization", "text"),
     Field("gpu_model", "text"),
-    Field("gpu_request", above=0),
-    Field("worker_num", least=1),
+    Field("gpu_request", above=0, most=MOST_COUNT),
+    Field("worker_num", least=1, most=MOST_COUNT),
     Field("submit_time", least=0),
     Field("duration", above=0),
     Field("job_type", "text"),
@@ -225,6 +228,7 @@ def read_v2026(jobs: Path, nodes: Path, options: TraceOptions | None = None) -> 
     rows.check(~np.isin(kind, ("HP", "Spot")), "job_type is neither HP nor Spot", "job_type", strict=options.strict)
     skip_odd_sizes(rows, "gpu_request", "worker_num", strict=options.strict)
     unit = options.time_unit_s
+    rows.limit_times(("submit_time", "duration"), unit, strict=options.strict)
     columns = JobColumns(
         is_spot=kind[rows.used] == "Spot",
         pool=rows["gpu_model"],
@@ -254,7 +258,7 @@ OUTSIDE = -1.0
 MOMENTS = ("creation_time", "scheduled_time", "deletion_time")
 _FIELDS = (
     Field("app_name", "text"),
-    Field("gpu_request", least=0),
+    Field("gpu_request", least=0, most=MOST_COUNT),
     *(Field(name, default=OUTSIDE) for name in MOMENTS),
 )
 
@@ -265,6 +269,7 @@ def read_v2025(path: Path, options: TraceOptions | None = None) -> LoadedTrace:
     rows = read_fields(path, _FIELDS, strict=options.strict)
     rows.skip(rows.columns["gpu_request"] == 0, "asks for no GPU")
     skip_odd_sizes(rows, "gpu_request", strict=options.strict)
+    rows.limit_times(MOMENTS, options.time_unit_s, strict=options.strict)
     created_s, lasted_s, num_open = _times(rows, options)
     services = rows["app_name"]
     is_spot, kinds = _service_kinds(services, options)
@@ -306,9 +311,9 @@ def _service_kinds(services: npt.NDArray[np.object_], options: TraceOptions) -> 
 # deleted; pods that were never scheduled have no known duration and are skipped. One that names several models gets the
 # first that has nodes; one that names none gets a random model, in proportion to the GPUs of those on which it fits.
 
-_OPENB_NODE_FIELDS = (Field("model", "text", default=""), Field("gpu", least=0))
+_OPENB_NODE_FIELDS = (Field("model", "text", default=""), Field("gpu", least=0, most=MOST_COUNT))
 _POD_FIELDS = (
-    Field("num_gpu", least=0),
+    Field("num_gpu", least=0, most=MOST_COUNT),
     Field("gpu_milli", least=0, default=1000.0),
     Field("gpu_spec", "text", default=""),
     Field("qos", "text"),
@@ -325,6 +330,8 @@ def read_openb(pods: Path, nodes: Path, options: TraceOptions | None = None) -> 
     gpus = _gpus(rows)
     rows.skip(gpus == 0, "asks for no GPU")
     rows.skip(rows.columns["scheduled_time"] < 0, "was never scheduled")
+    times = ("creation_time", "scheduled_time", "deletion_time")
+    rows.limit_times(times, options.time_unit_s, strict=options.strict)
     lasted = rows.columns["deletion_time"] - rows.columns["scheduled_time"]
     rows.check(~(lasted > 0), "deletion_time is not after the beginning", "deletion_time", strict=options.strict)
     sizes = _read_openb_nodes(nodes, options)

@@ -1,7 +1,7 @@
 """From the cells of a table to a workload: rows that can be used, pools, organisations and nodes, and notes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from takeup.cluster.model import Kind, Workload
 from takeup.core.arrays import Bools, Floats, Ints
+from takeup.core.limits import LONGEST_S, MOST_COUNT
 from takeup.core.seeds import Streams
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.core.trace.table import find_columns
@@ -28,13 +29,14 @@ from takeup.errors import BadInput, BadTrace
 class Field:
     """A column: a number, a moment (seconds, or a date and time, taken as UTC without a zone), or text.
 
-    Without a default, every row needs it. `above` and `least` bound numbers.
+    Without a default, every row needs it. `above`, `least` and `most` bound numbers.
     """
 
     name: str
     kind: Literal["number", "moment", "text"] = "number"
     least: float = -math.inf
     above: float = -math.inf
+    most: float = math.inf
     default: float | str | None = None
 
     def problem(self, values: npt.NDArray[Any]) -> tuple[tuple[Bools, str], ...]:
@@ -46,6 +48,7 @@ class Field:
         return (
             (~np.isfinite(values), f"{self.name} is missing or not a finite number"),
             (small, f"{self.name} is not {bound}"),
+            (values > self.most, f"{self.name} is not at most {self.most:g}"),
         )
 
 
@@ -84,6 +87,15 @@ class TraceRows:
         if strict:
             self.refuse(wrong, reason, column)
         self.skip(wrong, reason)
+
+    def limit_times(self, names: Iterable[str], unit_s: float, *, strict: bool) -> None:
+        """Refuse or skip moments and durations that are a century from the median: hours are counted one by one."""
+        for name in names:
+            with np.errstate(over="ignore", invalid="ignore"):
+                times_s = self.columns[name] * unit_s
+                usual_s = np.median(times_s[self.used]) if self.used.any() else 0.0
+                wrong = np.abs(times_s - usual_s) > LONGEST_S
+            self.check(wrong, f"{name} is a century from the others", name, strict=strict)
 
 
 def read_fields(path: Path, fields: Sequence[Field], *, strict: bool = False) -> TraceRows:
@@ -318,7 +330,7 @@ def split_gangs(num_gpus: Floats, node_gpus: int = NODE_GPUS) -> tuple[Floats, I
 def _num_workers(total: float, node_gpus: int) -> int:
     if total <= node_gpus:
         return 1
-    return next(count for count in range(2, int(total) + 1) if total % count == 0 and total / count <= node_gpus)
+    return next(int(total // size) for size in range(node_gpus, 0, -1) if total % size == 0)
 
 
 def nodes_of(rows: TraceRows, jobs: JobColumns, options: TraceOptions) -> tuple[Nodes, tuple[str, ...]]:
@@ -328,7 +340,10 @@ def nodes_of(rows: TraceRows, jobs: JobColumns, options: TraceOptions) -> tuple[
         raise BadInput(f"{rows.path}: no row can be used ({why}); check the column names")
     if options.nodes is not None:
         return options.nodes, ()
-    nodes, note = most_usual_nodes(jobs)
+    try:
+        nodes, note = most_usual_nodes(jobs)
+    except BadInput as error:
+        raise BadTrace(rows.path, str(error)) from error
     return nodes, (note,)
 
 
@@ -340,7 +355,11 @@ def most_usual_nodes(jobs: JobColumns, quantile: float = 0.95) -> tuple[Nodes, s
         gpus = jobs.gpus[mine] * jobs.workers[mine]
         usual = np.quantile(_hourly(jobs.submit_s[mine], jobs.duration_s[mine], gpus), quantile)
         largest = np.max(jobs.workers[mine] / np.maximum(1, NODE_GPUS // jobs.gpus[mine]))
-        nodes[pool] = (NODE_GPUS,) * int(np.ceil(max(usual / NODE_GPUS, largest, 1)))
+        num = max(usual / NODE_GPUS, largest, 1)
+        if num > MOST_COUNT:
+            found = f"its jobs in pool {pool!r} need {num:.3g} nodes of {NODE_GPUS} GPUs, more than {MOST_COUNT}"
+            raise BadInput(f"{found}; correct the largest jobs, or give the unit of time")
+        nodes[pool] = (NODE_GPUS,) * int(np.ceil(num))
     count = sum(len(sizes) for sizes in nodes.values())
     return nodes, f"no list of nodes; {count} nodes of {NODE_GPUS} GPUs hold the demand of {quantile:.0%} of all hours"
 

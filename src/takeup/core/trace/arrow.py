@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from csv import writer
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from takeup.core.files import write_atomically
+from takeup.core.limits import check_rows, unpacked
 from takeup.core.trace.table import TraceColumn, diagnose, find_columns, table_format
 from takeup.errors import BadInput, BadTrace
 
@@ -36,8 +38,9 @@ def parse_csv(path: Path, present: Sequence[TraceColumn]) -> TraceTable:
     )
     parsing = csv.ParseOptions(newlines_in_values=True)
     try:
-        table = csv.read_csv(path, parse_options=parsing, convert_options=options)
-    except (pa.ArrowException, OSError) as error:
+        source = unpacked(path) if path.name.lower().endswith(".gz") else path
+        table = csv.read_csv(source, parse_options=parsing, convert_options=options)
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
         raise diagnose(path, present, str(error)) from error
     arrays = {column.name: _array_of(column, table[column.name]) for column in present}
     if any(is_bad.any() for _, is_bad in arrays.values()):
@@ -83,8 +86,9 @@ def _array_of(column: TraceColumn, values: pa.ChunkedArray) -> tuple[npt.NDArray
 def _opened_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as file:
+            check_rows(path, file.metadata.num_rows)
             yield file
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadTrace(path, f"is damaged, or not Parquet ({error}); fetch the file again") from error
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import re
 import zlib
 from collections import deque
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.extras import need
+from takeup.core.limits import text_lines, unpacked
 from takeup.errors import BadTrace, UnknownName
 
 # What a trace column must hold ----------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ def read_rows(path: Path) -> Generator[tuple[int, list[str]], None, None]:
     line = 0
     try:
         with _open_text(path) as file:
-            reader = csv.reader(file)
+            reader = csv.reader(text_lines(path, file))
             for row in reader:
                 if row:
                     yield line + 1, row
@@ -148,7 +150,7 @@ def read_rows(path: Path) -> Generator[tuple[int, list[str]], None, None]:
 
 def _open_text(path: Path) -> TextIO:
     if _is_gzip(path):
-        return gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
+        return io.TextIOWrapper(unpacked(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
     return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 

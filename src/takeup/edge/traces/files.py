@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from takeup.core.arrays import Floats
 from takeup.core.files import write_atomically
+from takeup.core.limits import check_archive, read_json, reading
 from takeup.core.trace import TraceColumn, read_table
 from takeup.edge.model import Instance, Modulation, Radio
 from takeup.errors import BadInput, BadTrace
@@ -125,31 +126,27 @@ def _built(head: _Head, arrays: Mapping[str, Any]) -> Instance:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadTrace(path, f"cannot be opened: {error.strerror or error}; check the path") from error
-    except (ValueError, RecursionError) as error:
-        raise BadTrace(path, f"is not JSON, or not all of it ({error}); write the file again") from error
+    fields = read_json(path, "write the file again")
     if not isinstance(fields, dict):
         raise BadTrace(path, f"holds {type(fields).__name__}; expected an object with the fields of an instance")
     return fields
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
+    expected = "expected a file that save_instance wrote, write it again"
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except OSError as error:
-        raise BadTrace(path, f"cannot be opened: {error.strerror or error}; check the path") from error
-    except (ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise BadTrace(path, f"is damaged, or holds more than numbers and text ({error}); write it again") from error
+        with reading(path, expected), zipfile.ZipFile(path) as archive:
+            check_archive(path, archive)
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+    except (KeyError, AttributeError, TypeError) as error:
+        raise BadTrace(path, f"is damaged, or holds more than numbers and text ({error}); {expected}") from error
     head = arrays.pop("head", None)
     if head is None:
         raise BadTrace(path, "has no 'head'; expected a file that save_instance wrote")
     try:
         return dict(json.loads(str(head))) | arrays
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise BadTrace(path, f"its 'head' is not a JSON object ({error}); write the file again") from error
 
 

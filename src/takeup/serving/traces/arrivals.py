@@ -12,10 +12,9 @@ gets the first set of one LoRA, and so on.
 
 import ast
 import csv
-import io
 import tarfile
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import cycle
@@ -25,6 +24,7 @@ from typing import IO, Literal
 import numpy as np
 
 from takeup.core.arrays import Floats
+from takeup.core.limits import MOST_COUNT, MOST_MEMBERS, lines, reading, text_lines, unpacked
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, BadTrace
 from takeup.serving.model import Access, Arrival
@@ -86,15 +86,12 @@ def at_rate(arrivals: Sequence[Arrival], rate_per_s: float) -> list[Arrival]:
 
 def read_arrivals(path: Path, accesses: Sequence[Access]) -> list[Arrival]:
     """Read GenTD26 with the times of `lora_request_trace.csv` at `path`; LoRA sets are taken from `accesses`."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            table = csv.DictReader(file)
-            missing = [column for column in COLUMNS if column not in (table.fieldnames or ())]
-            if missing:
-                raise BadTrace(path, f"has no column {missing[0]!r}; give lora_request_trace.csv of the trace GenTD26")
-            rows = [_row(path, line, row) for line, row in enumerate(table, start=2)]
-    except OSError as problem:
-        raise BadTrace(path, f"cannot be read ({problem}); give lora_request_trace.csv") from problem
+    with reading(path, "give lora_request_trace.csv"), path.open(encoding="utf-8", newline="") as file:
+        table = csv.DictReader(text_lines(path, file))
+        missing = [column for column in COLUMNS if column not in (table.fieldnames or ())]
+        if missing:
+            raise BadTrace(path, f"has no column {missing[0]!r}; give lora_request_trace.csv of the trace GenTD26")
+        rows = [_row(path, line, row) for line, row in enumerate(table, start=2)]
     if not rows:
         raise BadTrace(path, "holds no request; give a trace with some")
     return _joined(sorted(rows, key=lambda row: row.time_s), accesses)
@@ -113,11 +110,15 @@ def _row(path: Path, line: int, row: Mapping[str, str]) -> _RequestRow:
     time, images, steps, base, loras = (row[column] for column in COLUMNS)
     try:
         time_s = datetime.fromisoformat(f"{time}+00:00").timestamp()
-        return _RequestRow(
-            time_s, max(1, int(float(images or 1))), max(1, int(float(steps or 30))), base, int(float(loras))
-        )
-    except ValueError as problem:
+        return _RequestRow(time_s, _count(images or "1", 1), _count(steps or "30", 1), base, _count(loras, 0))
+    except (ValueError, TypeError, OverflowError) as problem:
         raise BadTrace(path, f"is no request ({problem}); give the file as it was published", line=line) from problem
+
+
+def _count(cell: str, least: int) -> int:
+    if (number := int(float(cell))) > MOST_COUNT:
+        raise ValueError(f"{number} is more than {MOST_COUNT}")
+    return max(least, number)
 
 
 def _joined(rows: Sequence[_RequestRow], accesses: Sequence[Access]) -> list[Arrival]:
@@ -174,18 +175,28 @@ def read_gentd26(path: Path, *, with_base: bool = False) -> list[Access]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
-    try:
+def _opened(path: Path) -> Iterator[Iterator[str]]:
+    with reading(path, f"give {FILE} or the archive it comes in"), ExitStack() as stack:
         if path.name.endswith(".csv"):
-            with path.open(encoding="utf-8", newline="") as file:
-                yield file
+            file: IO[bytes] = stack.enter_context(path.open("rb"))
         else:
-            with tarfile.open(path) as archive:
-                member = archive.extractfile(FILE)
-                assert member is not None
-                yield io.TextIOWrapper(member, encoding="utf-8", newline="")
-    except (OSError, tarfile.TarError, KeyError) as problem:
-        raise BadTrace(path, f"cannot be read ({problem}); give {FILE} or the archive it comes in") from problem
+            with path.open("rb") as packed:
+                is_gzip = packed.read(2) == b"\x1f\x8b"
+            stream = stack.enter_context(unpacked(path) if is_gzip else path.open("rb"))
+            file = stack.enter_context(_member(path, stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))))
+        yield (line.decode("utf-8") for line in lines(path, file))
+
+
+def _member(path: Path, archive: tarfile.TarFile) -> IO[bytes]:
+    """The file of requests in the archive, which is read from its beginning up to there."""
+    for number, member in enumerate(archive):
+        if number == MOST_MEMBERS:
+            break
+        if member.name == FILE and member.isfile():
+            file = archive.extractfile(member)
+            assert file is not None
+            return file
+    raise BadTrace(path, f"has no file {FILE}; give the archive of the trace GenTD26")
 
 
 def _check(path: Path, columns: object) -> None:
@@ -198,6 +209,6 @@ def _names(path: Path, line: int, row: dict[str, str], with_base: bool) -> list[
     try:
         uses = ast.literal_eval(row[COLUMN] or "[]")
         names = [str(use["modelVersionId"]) for use in uses]
-    except (ValueError, SyntaxError, TypeError, KeyError) as problem:
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as problem:
         raise BadTrace(path, "is no list of LoRAs with their scales", line=line, column=COLUMN) from problem
     return list(dict.fromkeys(([f"base {row[BASE]}"] if with_base else []) + names))

@@ -26,7 +26,7 @@ from takeup.training.pipelines.profile import Profile
 # as B, and micro-batches are in order. `to_csv` writes what the pipeline runtime of PyTorch loads as `compute_only`.
 
 NUM_KINDS = 4
-ACTION = re.compile(r"(\d+)([FIWB])(\d+)")
+ACTION = re.compile(r"(\d{1,6})([FIWB])(\d{1,6})")
 
 
 class OpKind(IntEnum):
@@ -91,6 +91,8 @@ class Schedule:
         if sorted(rank_of) != list(range(len(rank_of))) or not rank_of:
             raise BadInput(f"found the stages {sorted(rank_of)}; a schedule needs all stages from 0 up")
         num_microbatches = 1 + max(op.microbatch for order in orders for op in order)
+        if len(rank_of) * num_microbatches > sum(map(len, orders)):
+            raise BadInput(f"found micro-batch {num_microbatches - 1}, but not all before it; number them from 0")
         return cls.of_ops(orders, [rank_of[stage] for stage in range(len(rank_of))], num_microbatches)
 
     def to_csv(self) -> str:

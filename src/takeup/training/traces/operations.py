@@ -4,16 +4,22 @@ The columns are those of ByteDance's StragglerAnalysis (OSDI 2025): `dp_rank`, `
 `duration`, `mb_id`. Rows of other operations than `forward-compute` and `backward-compute` are ignored.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from takeup.core.arrays import Floats, Ints
-from takeup.core.extras import need
+from takeup.core.limits import MOST_COUNT
+from takeup.core.trace import TraceColumn, read_table
 from takeup.errors import BadTrace
 
-COLUMNS = ("dp_rank", "stage", "step", "mb_id", "optype", "start_ts", "duration")
+COLUMNS = (
+    *(TraceColumn(name, "int") for name in ("dp_rank", "stage", "step", "mb_id")),
+    TraceColumn("optype", "text"),
+    *(TraceColumn(name, "float", required=False) for name in ("start_ts", "duration")),
+)
 KINDS = ("forward-compute", "backward-compute")
 
 
@@ -31,27 +37,23 @@ class OperationTrace:
 
 def load_operations(path: Path) -> OperationTrace:
     """Read a trace; steps in which an operation is missing are left out."""
-    need("a trace in Parquet", "traces")
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
-        table = pq.read_table(path, columns=list(COLUMNS))
-    except (OSError, pa.ArrowException) as error:
-        message = str(error).splitlines()[0]
-        raise BadTrace(
-            path, f"is no trace of operations ({message}); expected Parquet with {', '.join(COLUMNS)}"
-        ) from error
-    kinds = np.array([str(each) for each in table["optype"].to_pylist()])
+        table = read_table(path, COLUMNS)
+    except BadTrace as error:
+        expected = ", ".join(column.name for column in COLUMNS)
+        raise BadTrace(path, f"is no trace of operations ({error}); expected Parquet with {expected}") from error
+    kinds = table["optype"].astype(str)
     chosen = np.isin(kinds, KINDS)
     if not chosen.any():
         raise BadTrace(path, f"has no operation {' or '.join(KINDS)}; its optypes are {', '.join(sorted(set(kinds)))}")
-    columns = [table[name].to_numpy()[chosen] for name in ("step", "dp_rank", "stage", "mb_id")]
+    columns = [table[name][chosen] for name in ("step", "dp_rank", "stage", "mb_id")]
     places = [np.unique(column, return_inverse=True) for column in columns]
     index = (*(place.reshape(-1) for _, place in places), (kinds[chosen] == KINDS[1]).astype(np.int64))
     shape = (*(len(values) for values, _ in places), len(KINDS))
+    if math.prod(shape) > MOST_COUNT + 100 * len(kinds):
+        raise BadTrace(path, f"has {len(kinds)} rows for {math.prod(shape)} operations; copy all of it")
     durations_s, starts_s = np.full((2, *shape), np.nan)
-    durations_s[index], starts_s[index] = (table[name].to_numpy()[chosen] for name in ("duration", "start_ts"))
+    durations_s[index], starts_s[index] = (table[name][chosen] for name in ("duration", "start_ts"))
     whole = np.isfinite(durations_s).all(axis=(1, 2, 3, 4)) & (durations_s > 0).all(axis=(1, 2, 3, 4))
     if not whole.any():
         raise BadTrace(path, "has no step with all operations of all replicas, stages and micro-batches")

@@ -204,3 +204,17 @@ def test_a_list_of_numbers_in_brackets_is_what_it_was_made_from(numbers: list[in
     text = f"n[{','.join(map(str, numbers))}]"
 
     assert list(expand_hosts(text)) == [f"n{number}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("text", "num"),
+    [
+        ("n[0-999999999]", 65_536),
+        ("n[0-9]" + "[0-9]" * 400, 0),
+        ("n[1-3:0]", 3),
+        ("n[²]", 0),
+        ("n[" + "9" * 5000 + "]", 0),
+    ],
+)
+def test_a_list_of_hosts_from_a_comment_has_an_end(text: str, num: int) -> None:
+    assert len(list(expand_hosts(text))) == num

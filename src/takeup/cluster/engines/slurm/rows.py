@@ -105,6 +105,8 @@ NEVER = "never"  # what a job depends on that cannot happen any more
 MOST_TASKS = 1000  # of one array, waiting at a time
 GPUS = re.compile(r"(?:gres[:/])?gpu(?::(?P<model>[^:,=()\d][^:,=()]*))?(?:[:=](?P<count>\d+))?(?:\(.*\))?")
 DEPENDENCY = re.compile(r"[:?,](\d+)[^,?()]*\((unfulfilled|failed)\)")
+MOST_HOSTS, MOST_BRACKETS = 65_536, 4  # what Slurm itself expands, and how often in one name
+RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?::([0-9]{1,9}))?")
 BRACKETS = re.compile(r"([^,\[\]]*)\[([^\]]*)\]")
 UNFIT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "NOT_RESPONDING", "MAINTENANCE", "POWERED_DOWN"}
 UNFIT |= {"POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "UNKNOWN", "ERROR", "INVALID_REG", "RESERVED"}
@@ -221,9 +223,11 @@ def matches(features: tuple[str, ...], wanted: str) -> bool | None:
 
 
 def expand_hosts(text: str) -> Iterator[str]:
-    """The names in a list such as `gpu[01-03,7],login`."""
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        yield from _expand(part.strip())
+    """The names in a list such as `gpu[01-03,7],login`; comments of users may hold one, so it has an end."""
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text)
+    yield from islice(
+        (name for part in parts if part.count("[") <= MOST_BRACKETS for name in _expand(part.strip())), MOST_HOSTS
+    )
 
 
 def _expand(part: str) -> Iterator[str]:
@@ -238,10 +242,9 @@ def _expand(part: str) -> Iterator[str]:
 
 def _numbers(text: str) -> Iterator[str]:
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        last, _, step = (last or first).partition(":")
-        if first.isdigit() and last.isdigit():
-            yield from (str(it).zfill(len(first)) for it in range(int(first), int(last) + 1, int(step or 1)))
+        if match := RANGE.fullmatch(part):
+            first, last, step = match[1], match[2] or match[1], int(match[3] or 1) or 1
+            yield from (str(it).zfill(len(first)) for it in range(int(first), int(last) + 1, step))
 
 
 def _number(value: object) -> float:
@@ -342,15 +345,15 @@ def past_workload(
 ) -> tuple[Workload, Counter[str]]:
     """The jobs of accounting rows since `begin_s`, which becomes time 0, and how many rows were left out, by reason."""
     skipped: Counter[str] = Counter()
-    jobs: dict[tuple[object, object], _PastJob] = {}
+    jobs: dict[tuple[int, str], _PastJob] = {}
     for row in rows:
         try:
             found = _past(row, nodes, classes, begin_s, skipped)
-        except (AttributeError, TypeError, ValueError):
+            key = (int(row["job_id"]), found.pool if found else "")
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             skipped["malformed"] += 1
             continue
         if found is not None:
-            key = (row.get("job_id"), found.pool)
             jobs[key] = _joined(jobs[key], found) if key in jobs else found
     return _workload(sorted(jobs.values(), key=lambda job: job.submit_s), nodes), skipped
 
