@@ -18,8 +18,7 @@ from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.joint import accept, consider
 from takeup.edge.solvers.bounds import saving_bound
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
-from takeup.edge.solvers.radio import assign_free_subcarriers, refusal_reasons
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, assign_free_subcarriers, refusal_reasons
 from takeup.edge.traces.generators import generate
 from takeup.errors import BadInput
 

@@ -14,10 +14,10 @@ from edge.plain_energy import plain_best_saving
 from takeup.edge.model import Instance, Modulation
 from takeup.edge.policies import POLICIES
 from takeup.edge.policies.exact import Exact
+from takeup.edge.solvers.column_generation import can_list, group_of, list_groups
 from takeup.edge.solvers.compiled.branch_and_bound import share_subcarriers
 from takeup.edge.solvers.compiled.pricing import group_costs
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
-from takeup.edge.solvers.pricers import can_list, group_of, list_groups
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 

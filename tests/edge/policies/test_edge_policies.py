@@ -16,8 +16,7 @@ from takeup.edge.model import UNASSIGNED, Instance, Reason
 from takeup.edge.policies import POLICIES, find_policy
 from takeup.edge.policies.joint import METRICS, Joint, JointPlus
 from takeup.edge.solvers.bounds import MOST_CHOICES, relax, saving_bound
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
-from takeup.edge.solvers.radio import assign_free_subcarriers, exchange_subcarriers
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, assign_free_subcarriers, exchange_subcarriers
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import UnknownName

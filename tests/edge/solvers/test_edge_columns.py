@@ -12,16 +12,19 @@ from takeup.edge.model import Instance
 from takeup.edge.policies.exact import Exact
 from takeup.edge.solvers.column_generation import (
     ColumnSet,
+    CombinedPricer,
     Duals,
     GenerationRounds,
+    ListedPricer,
     SlotGrid,
+    WidePricer,
     generate,
+    list_groups,
     slot_grid,
     solve_integer_master,
     solve_master,
 )
 from takeup.edge.solvers.compiled.pricing import cheapest_starts
-from takeup.edge.solvers.pricers import CombinedPricer, ListedPricer, WidePricer, list_groups
 from takeup.edge.traces.generators import radio_tight_setting
 
 

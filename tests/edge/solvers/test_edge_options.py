@@ -18,8 +18,13 @@ from edge.plain_energy import plain_energy
 from takeup.edge.energy import ABSENT, ModulatedGroups, PrefixGroups, least_powers, oracle
 from takeup.edge.model import Instance, Modulation, Radio
 from takeup.edge.policies import POLICIES, find_policy
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, longer_runs
-from takeup.edge.solvers.radio import assign_free_subcarriers, exchange_subcarriers
+from takeup.edge.solvers.partial_plan import (
+    PartialPlan,
+    SiteQuantities,
+    assign_free_subcarriers,
+    exchange_subcarriers,
+    longer_runs,
+)
 from takeup.edge.traces.files import CQI_64QAM
 from takeup.edge.traces.generators import radio_tight_setting
 from takeup.edge.validate import violation_of_answer

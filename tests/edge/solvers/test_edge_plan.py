@@ -14,8 +14,7 @@ from edge.plain_energy import plain_energy
 from takeup.edge.model import Instance, Reason
 from takeup.edge.policies.joint import accept, consider, grow
 from takeup.edge.solvers.bounds import relax, saving_bound
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
-from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, assign_free_subcarriers, assign_groups
 from takeup.edge.traces.generators import radio_tight_setting
 
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from takeup.core.arrays import Floats
 from takeup.edge.policies.exact import Exact
-from takeup.edge.solvers.column_generation import single_core_bound, slot_grid
+from takeup.edge.solvers.column_generation import ListedPricer, list_groups, single_core_bound, slot_grid
 from takeup.edge.solvers.compiled.pricing import best_single_core_schedule
-from takeup.edge.solvers.pricers import ListedPricer, list_groups
 from takeup.edge.traces.generators import paper_setting
 
 EDGES_S = np.linspace(0.0, 8.0, 9)

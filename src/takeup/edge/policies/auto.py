@@ -20,7 +20,7 @@ from takeup.edge.policies.gma import Gma
 from takeup.edge.policies.joint import JointPlus, groups_of, has_kernels
 from takeup.edge.policies.separate import CpuFirst, RadioFirst
 from takeup.edge.solvers.bounds import price, relax, with_bound
-from takeup.edge.solvers.pricers import can_list
+from takeup.edge.solvers.column_generation import can_list
 
 DONE = 2e-6  # of the bound; a gap as small as this is not worth another step
 PLAN_WORK = 100_000  # priced uploads: some hundredths of a second

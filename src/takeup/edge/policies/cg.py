@@ -16,16 +16,20 @@ from takeup.edge.policies.joint import JointPlus, improve, never
 from takeup.edge.solvers.bounds import price, with_bound
 from takeup.edge.solvers.column_generation import (
     ColumnSet,
+    CombinedPricer,
     GeneratedColumns,
     GenerationRounds,
+    ListedPricer,
     Pricer,
     SlotGrid,
+    WidePricer,
+    can_list,
     generate,
+    list_groups,
     single_core_bound,
     slot_grid,
     solve_integer_master,
 )
-from takeup.edge.solvers.pricers import CombinedPricer, ListedPricer, WidePricer, can_list, list_groups
 
 NUM_SLOTS, NUM_FINE_SLOTS = 32, 256  # for fractions of runs, and for whole ones
 ROUNDS = GenerationRounds(60, 2)

@@ -17,11 +17,19 @@ import numpy as np
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.joint import JointPlus
 from takeup.edge.solvers.bounds import price, with_bound
-from takeup.edge.solvers.column_generation import GeneratedColumns, GenerationRounds, SlotGrid, generate, slot_grid
+from takeup.edge.solvers.column_generation import (
+    GeneratedColumns,
+    GenerationRounds,
+    ListedPricer,
+    SlotGrid,
+    can_list,
+    generate,
+    group_of,
+    list_groups,
+    slot_grid,
+)
 from takeup.edge.solvers.compiled.branch_and_bound import PriceBounds, SearchTasks, search_plans, share_subcarriers
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
-from takeup.edge.solvers.pricers import ListedPricer, can_list, group_of, list_groups
-from takeup.edge.solvers.radio import refusal_reasons
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, refusal_reasons
 
 NUM_SLOTS = 24
 MOST_QUICK_CHOICES = 100_000  # choices of device, slot and group, up to which prices need not be very good

@@ -31,8 +31,14 @@ from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import oracle
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.joint import grow, reschedule
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, latest_starts
-from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups, refusal_reasons
+from takeup.edge.solvers.partial_plan import (
+    PartialPlan,
+    SiteQuantities,
+    assign_free_subcarriers,
+    assign_groups,
+    latest_starts,
+    refusal_reasons,
+)
 
 NOTHING = 1e-9  # a smaller fraction is rounding
 NUM_DEADLINES = 16  # up to which CPU time is counted

@@ -15,8 +15,15 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.edge.model import Allocation, Answer, Instance
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, latest_starts
-from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups, exchange_subcarriers, refusal_reasons
+from takeup.edge.solvers.partial_plan import (
+    PartialPlan,
+    SiteQuantities,
+    assign_free_subcarriers,
+    assign_groups,
+    exchange_subcarriers,
+    latest_starts,
+    refusal_reasons,
+)
 from takeup.errors import BadInput
 
 if TYPE_CHECKING:

@@ -10,8 +10,15 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.edge.model import Answer, Instance, Reason
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, latest_starts, run_in_order
-from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups, refusal_reasons
+from takeup.edge.solvers.partial_plan import (
+    PartialPlan,
+    SiteQuantities,
+    assign_free_subcarriers,
+    assign_groups,
+    latest_starts,
+    refusal_reasons,
+    run_in_order,
+)
 
 
 @dataclass(frozen=True, slots=True)

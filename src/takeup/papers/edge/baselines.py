@@ -10,8 +10,7 @@ from takeup.edge.contract import Policy
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import POLICIES
 from takeup.edge.policies.joint import Newcomers, accept, consider, reschedule
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
-from takeup.edge.solvers.radio import assign_free_subcarriers, refusal_reasons
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, assign_free_subcarriers, refusal_reasons
 
 # CAR by priority: admit devices in an order that is fixed beforehand, each with the least that it needs.
 #

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from edge.cells import instances, two_devices
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.joint import JointPlus, improve
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
-from takeup.edge.solvers.radio import assign_free_subcarriers, exchange_subcarriers
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, assign_free_subcarriers, exchange_subcarriers
 
 
 def plan_of(instance: Instance, answer: Answer) -> PartialPlan:
