@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.support import scene_scores
 from takeup.errors import BadInput, UnknownName
-from takeup.scenes import load, models, quality, world
+from takeup.scenes import load, models, world
 from takeup.scenes.judge import judge
 
 pytest.importorskip("diffusers")
 torch = pytest.importorskip("torch")
-train = pytest.importorskip("takeup.scenes.train")
+train = pytest.importorskip("benchmarks.support.scene_training")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LIMIT_BYTES = 12_000_000
@@ -81,6 +82,6 @@ def test_the_shipped_weights_have_at_most_12_mb(family: str) -> None:
 @pytest.mark.parametrize("family", SHIPPED)
 def test_the_shipped_weights_paint_what_captions_ask_for(family: str) -> None:
     told = ["a large red circle at the top left on a black background", "a large blue square in the center on beige"]
-    images = quality.paint(load(family), told, steps=8, guidance_scale=quality.GUIDANCE[family])
+    images = scene_scores.paint(load(family), told, steps=8, guidance_scale=scene_scores.GUIDANCE[family])
 
     assert judge(images, told).right.sum() == 2

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from takeup.scenes import models, quality, world
+from benchmarks.support import scene_scores
+from takeup.scenes import models, world
 from takeup.scenes.judge import judge
 from takeup.scenes.render import render, tensors
 
 pytest.importorskip("diffusers")
 torch = pytest.importorskip("torch")
-train = pytest.importorskip("takeup.scenes.train")
+train = pytest.importorskip("benchmarks.support.scene_training")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 STEPS = 6
@@ -89,7 +90,7 @@ def test_a_family_is_trained_exported_and_loaded_by_diffusers(folder: Path, tmp_
     train.export(run, family, tmp_path)
 
     pipeline = models.load(family, tmp_path)
-    plain = quality.paint(pipeline, ["a red circle at the top left"], steps=1)
+    plain = scene_scores.paint(pipeline, ["a red circle at the top left"], steps=1)
     pipeline.load_lora_weights(str(tmp_path), weight_name=models.lora_path(family, "outline").name)
     assert plain.shape == (1, 3, 128, 128)
     assert np.isfinite(plain).all()

@@ -23,9 +23,9 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from benchmarks.support.scene_scores import paint
 from takeup.scenes import models, world
 from takeup.scenes.judge import judge
-from takeup.scenes.quality import paint
 from takeup.scenes.render import STYLES, edge_map, render, segments, tensors
 from takeup.scenes.world import COLOURS, Scenes
 
@@ -280,7 +280,8 @@ class LayoutHead(nn.Module):
         super().__init__()
         block = transformer.single_transformer_blocks[transformer.config.num_single_layers // 3]
         block._compiled_call_impl = None  # a compiled block may be one that was compiled without the hook
-        self.read, self.seen = nn.Linear(transformer.inner_dim, 4 * (len(COLOURS) + 1)), {}
+        self.read = nn.Linear(transformer.inner_dim, 4 * (len(COLOURS) + 1))
+        self.seen: dict[str, Any] = {}
         self.hook = block.register_forward_hook(lambda _block, _inputs, outputs: self.seen.update(tokens=outputs[1]))
 
     def loss(self, scenes: Scenes, side: int) -> Any:
