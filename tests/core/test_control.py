@@ -63,8 +63,7 @@ def test_it_steps_at_once_and_then_every_period() -> None:
 
 def test_it_does_nothing_before_it_is_started() -> None:
     clock, policy = VirtualClock(), Always()
-    loop = ControlLoop(clock, Room(), policy, period_s=10)
-    loop.poke()
+    ControlLoop(clock, Room(), policy, period_s=10)
     clock.run(until_s=25)
 
     assert policy.seen == []
@@ -85,7 +84,6 @@ def test_it_can_be_stopped_and_started_again() -> None:
     loop = ControlLoop(clock, Room(), policy, period_s=10)
     loop.start()
     clock.run(until_s=5)
-    loop.poke()
     loop.stop()
     clock.run(until_s=50)
 
@@ -93,54 +91,6 @@ def test_it_can_be_stopped_and_started_again() -> None:
     loop.start()
     clock.run(until_s=55)
     assert policy.seen == [0, 1]
-
-
-def test_pokes_lead_to_one_step_right_away() -> None:
-    clock, policy = VirtualClock(), Always()
-    loop = ControlLoop(clock, Room(), policy, period_s=10)
-    loop.start()
-    for _ in range(3):
-        clock.at(4, loop.poke)
-    clock.run(until_s=4)
-
-    assert policy.seen == [0, 1]
-
-
-def test_pokes_do_not_move_the_regular_steps() -> None:
-    clock, room = VirtualClock(), Room()
-    times_s: list[float] = []
-    loop = ControlLoop(clock, room, Always(), 10, on_decision=lambda decision, outcome: times_s.append(clock.now))
-    loop.start()
-    clock.at(4, loop.poke)
-    clock.at(7, loop.poke)
-    clock.run(until_s=20)
-
-    assert times_s == [0, 4, 7, 10, 20]
-
-
-def test_a_poke_that_a_regular_step_has_answered_is_dropped() -> None:
-    clock, policy = VirtualClock(), Always()
-    loop = ControlLoop(clock, Room(), policy, period_s=10)
-    clock.at(0, loop.poke)
-    loop.start()
-    clock.at(0, loop.poke)
-    clock.run(until_s=1)
-
-    assert len(policy.seen) == 2  # the start, and one for the poke after it
-
-
-def test_a_poke_during_a_step_leads_to_another_step() -> None:
-    clock, room = VirtualClock(), Room(level=7)
-    loop = ControlLoop(clock, room, Always(), 10, on_decision=lambda decision, outcome: poke_while_room_is_left())
-
-    def poke_while_room_is_left() -> None:
-        if room.level < 9:
-            loop.poke()
-
-    loop.start()
-    clock.run(until_s=1)
-
-    assert (room.level, loop.counters.num_rounds) == (9, 2)
 
 
 def test_what_happened_to_every_decision_is_counted_and_told() -> None:

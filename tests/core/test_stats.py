@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import astuple
-from itertools import product
 
 import numpy as np
 import pytest
@@ -14,11 +12,8 @@ from hypothesis import strategies as st
 
 from takeup.core.stats import (
     Interval,
-    Summary,
     bootstrap_interval,
-    compare_paired,
     percentile,
-    summarise,
     time_weighted_mean,
 )
 from takeup.errors import BadInput
@@ -29,28 +24,6 @@ numbers = st.floats(-1e6, 1e6)
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-def test_a_summary_of_one_to_hundred() -> None:
-    found = summarise(range(1, 101))
-
-    assert astuple(found) == pytest.approx((100, 50.5, 50.5, 90.1, 99.01, 100.0))
-
-
-def test_a_summary_of_one_value_is_that_value() -> None:
-    assert summarise([3]) == Summary(1, 3.0, 3.0, 3.0, 3.0, 3.0)
-
-
-@given(st.lists(numbers, min_size=2))
-def test_a_summary_agrees_with_the_standard_library(values: list[float]) -> None:
-    found = summarise(values)
-    hundredths = statistics.quantiles(values, n=100, method="inclusive")
-
-    assert (found.count, found.max) == (len(values), max(values))
-    assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-6)
-    assert (found.p50, found.p90, found.p99) == pytest.approx(
-        (hundredths[49], hundredths[89], hundredths[98]), abs=1e-6
-    )
 
 
 @given(st.lists(numbers, min_size=1))
@@ -175,65 +148,3 @@ def test_a_bootstrap_of_what_has_no_answer_is_refused(values: list[float], level
 def test_a_statistic_without_an_answer_is_refused_without_a_warning() -> None:
     with pytest.raises(BadInput, match="not a finite number for some resamples"):
         bootstrap_interval([1.0, 2.0], rng=rng(), statistic=lambda sample: NAN)
-
-
-def test_a_comparison_counts_and_measures_pair_by_pair() -> None:
-    found = compare_paired([1, 2, 3, 9], [2, 4, 3, 7], rng())
-
-    assert (found.num_wins, found.num_ties, found.num_losses) == (2, 1, 1)
-    assert found.mean_difference == -0.25
-    assert found.ratio == 15 / 16
-    assert found.difference.low <= found.mean_difference <= found.difference.high
-
-
-def test_what_counts_as_a_win_can_be_turned_round() -> None:
-    found = compare_paired([1, 2, 3], [2, 1, 1], rng(), better="higher")
-
-    assert (found.num_wins, found.num_losses) == (2, 1)
-
-
-@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=2, max_size=7))
-def test_the_p_value_is_the_share_of_sign_flips_that_reach_as_far(pairs: list[tuple[int, int]]) -> None:
-    ours, baseline = zip(*pairs, strict=True)
-    differences = [a - b for a, b in pairs]
-    flips = [
-        sum(sign * d for sign, d in zip(signs, differences, strict=True))
-        for signs in product((1, -1), repeat=len(pairs))
-    ]
-    as_low = sum(total <= sum(differences) for total in flips) / len(flips)
-    as_high = sum(total >= sum(differences) for total in flips) / len(flips)
-
-    assert compare_paired(ours, baseline, rng()).p_value == pytest.approx(min(1, 2 * min(as_low, as_high)))
-
-
-def test_a_run_compared_with_itself_shows_no_difference() -> None:
-    found = compare_paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], rng())
-
-    assert (found.mean_difference, found.ratio, found.p_value) == (0.0, 1.0, 1.0)
-    assert found.difference == Interval(0.0, 0.0, 0.95)
-    assert (found.num_wins, found.num_ties, found.num_losses) == (0, 3, 0)
-
-
-def test_a_clear_difference_is_significant_and_noise_is_not() -> None:
-    noise = rng(5).normal(size=30)
-
-    assert compare_paired(noise + 1, np.zeros(30), rng()).p_value < 0.001
-    assert compare_paired(noise, rng(6).normal(size=30), rng()).p_value > 0.05
-
-
-def test_there_is_no_ratio_to_a_baseline_of_zero() -> None:
-    assert compare_paired([1.0, 2.0], [0.0, 0.0], rng()).ratio is None
-
-
-@pytest.mark.parametrize(
-    ("ours", "baseline", "expected"),
-    [
-        ([1, 2], [1, 2, 3], "found 2 ours and 3 baseline; expected one for each"),
-        ([1], [2], "ours: found an array of shape"),
-        ([1, 2], [2, NAN], "baseline: number 2 of 2 is nan"),
-        ([], [], "at least 2"),
-    ],
-)
-def test_a_comparison_of_what_does_not_pair_is_refused(ours: list[float], baseline: list[float], expected: str) -> None:
-    with pytest.raises(BadInput, match=expected):
-        compare_paired(ours, baseline, rng())

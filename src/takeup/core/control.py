@@ -1,4 +1,4 @@
-"""The loop that joins a policy and an engine: observe, decide, apply, every period and on events.
+"""The loop that joins a policy and an engine: observe, decide, apply, every period.
 
 A policy that fails changes nothing: its decisions are collected before the first one is applied. A decision that the
 engine refuses or fails to apply does not stop the others. Either way the loop goes on and reports each
@@ -58,7 +58,7 @@ class LoopCounters:
 
 @dataclass(slots=True)
 class ControlLoop(Generic[State, Decision]):
-    """Runs `policy` on the state of `engine` every `period_s` seconds of `clock`, and soon after every poke.
+    """Runs `policy` on the state of `engine` every `period_s` seconds of `clock`.
 
     A dry run applies nothing. `on_decision` is called for every decision, `on_problem` once for each distinct problem.
     """
@@ -73,7 +73,6 @@ class ControlLoop(Generic[State, Decision]):
     on_problem: Callable[[str], None] = logger.warning
     counters: LoopCounters = field(default_factory=LoopCounters, init=False)
     _tick_timer: Timer | None = field(default=None, init=False)
-    _poke_timer: Timer | None = field(default=None, init=False)
     _reported: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -87,21 +86,12 @@ class ControlLoop(Generic[State, Decision]):
 
     def stop(self) -> None:
         """Take no further step; `start` may follow."""
-        for timer in (self._tick_timer, self._poke_timer):
-            if timer is not None:
-                timer.cancel()
-        self._tick_timer = self._poke_timer = None
-
-    def poke(self) -> None:
-        """Take a step as soon as possible, one for all pokes until then; a stopped loop does not react."""
-        if self._tick_timer is not None and self._poke_timer is None:
-            self._poke_timer = self.clock.after(0, self.step)
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        self._tick_timer = None
 
     def step(self) -> None:
         """Observe, decide and apply once; never raises for what the policy or the engine does."""
-        if self._poke_timer is not None:
-            self._poke_timer.cancel()
-            self._poke_timer = None
         self.counters.num_rounds += 1
         try:
             decisions = tuple(self.policy.decide(self.engine.observe()))

@@ -1,4 +1,4 @@
-"""Summaries of measurements, and the significance of a difference between two runs.
+"""Percentiles, means over time and bootstrap intervals of measurements.
 
 Every function refuses what it cannot answer (no values, nan, infinity) instead of answering nan.
 """
@@ -6,7 +6,7 @@ Every function refuses what it cannot answer (no values, nan, infinity) instead 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,44 +20,12 @@ MOST_NUMBERS_AT_ONCE = 4_000_000  # resamples held in memory together: 32 MB
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """Count, mean, percentiles and maximum of values."""
-
-    count: int
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-    max: float
-
-
-@dataclass(frozen=True, slots=True)
 class Interval:
     """Where the true value lies with confidence `level`."""
 
     low: float
     high: float
     level: float
-
-
-@dataclass(frozen=True, slots=True)
-class PairedComparison:
-    """Our values compared with a baseline on the same cases; `ratio` is None where the baseline's mean is zero."""
-
-    mean_difference: float
-    difference: Interval
-    ratio: float | None
-    num_wins: int
-    num_ties: int
-    num_losses: int
-    p_value: float
-
-
-def summarise(values: npt.ArrayLike) -> Summary:
-    """Count, mean, percentiles and maximum."""
-    array = _finite(values, "values")
-    p50, p90, p99 = np.percentile(array, (50, 90, 99)).tolist()
-    return Summary(array.size, float(array.mean()), p50, p90, p99, float(array.max()))
 
 
 def percentile(values: npt.ArrayLike, percent: float) -> float:
@@ -99,34 +67,6 @@ def bootstrap_interval(
     if not np.isfinite([low, high]).all():
         raise BadInput("the statistic is not a finite number for some resamples of the values; choose another")
     return Interval(low, high, level)
-
-
-def compare_paired(
-    ours: npt.ArrayLike, baseline: npt.ArrayLike, rng: Generator, *, better: Literal["lower", "higher"] = "lower"
-) -> PairedComparison:
-    """Compare case by case; the p-value is of the sign-flip permutation test of the mean difference, two-sided."""
-    first, second = _finite(ours, "ours", at_least=2), _finite(baseline, "baseline", at_least=2)
-    _require_equal_lengths(first, second, "ours", "baseline")
-    differences = first - second
-    num_lower, num_higher = int((differences < 0).sum()), int((differences > 0).sum())
-    num_wins, num_losses = (num_lower, num_higher) if better == "lower" else (num_higher, num_lower)
-    return PairedComparison(
-        mean_difference=float(differences.mean()),
-        difference=bootstrap_interval(differences, rng=rng),
-        ratio=float(first.mean() / second.mean()) if second.mean() != 0 else None,
-        num_wins=num_wins,
-        num_ties=differences.size - num_wins - num_losses,
-        num_losses=num_losses,
-        p_value=_sign_flip_p_value(differences, rng),
-    )
-
-
-def _sign_flip_p_value(differences: Floats, rng: Generator) -> float:
-    """How often chance alone, flipping the sign of each difference, makes a mean this far from zero."""
-    found = stats.permutation_test(
-        (differences,), np.mean, permutation_type="samples", batch=_batch_size(differences), random_state=rng
-    )
-    return float(found.pvalue)
 
 
 def _batch_size(array: Floats) -> int:

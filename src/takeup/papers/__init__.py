@@ -5,12 +5,13 @@ checked against the text, and never decisive), `measured` (an independent measur
 """
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from takeup.core.progress import progress
 from takeup.core.report import Check, Exercises, Report, Series, Table
 from takeup.core.scenario import Scenario, validate
 from takeup.errors import UnknownName
@@ -69,14 +70,29 @@ class Findings(NamedTuple):
 Part: TypeAlias = Callable[[Any], Findings]
 
 
+def of_kind(exercises: Exercises, checks: Iterable[Check]) -> tuple[Check, ...]:
+    """The same checks, which exercise this."""
+    return tuple(replace(check, exercises=exercises) for check in checks)
+
+
 def with_kind(exercises: Exercises, part: Part) -> Part:
-    """The same part, whose checks exercise the paper's numbers only."""
+    """The same part, whose checks exercise this."""
 
     def found(expected: Mapping[str, Any]) -> Findings:
         findings = part(expected)
-        return findings._replace(checks=tuple(replace(check, exercises=exercises) for check in findings.checks))
+        return findings._replace(checks=of_kind(exercises, findings.checks))
 
     return found
+
+
+def report_parts(paper: str, parts: Sequence[Part], notes: tuple[str, ...], *, quiet: bool) -> Report:
+    """Run all parts of a paper, and concatenate them into a report."""
+    expected, found = numbers(paper), []
+    with progress(f"reproduce {paper}", len(parts), quiet=quiet) as tick:
+        for part in parts:
+            found.append(part(expected))
+            tick()
+    return paper_report(paper, expected["setting"]["seed"], found, notes)
 
 
 def paper_report(paper: str, seed: int, parts: Sequence[Findings], notes: tuple[str, ...]) -> Report:

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Series, Table
 from takeup.core.seeds import Streams
-from takeup.papers import Findings, numbers, paper_report
+from takeup.papers import Findings, report_parts
 from takeup.training.pipelines.planners.adaptra import Adaptra, AdaptraAsPublished, AdaptraInitial
 from takeup.training.pipelines.planners.baselines import OneFOneB
 from takeup.training.pipelines.planners.warmups import spread_warmups
@@ -315,11 +314,5 @@ NOTES = (
 
 def reproduce(*, quiet: bool = False) -> Report:
     """All figures, tables and ratios, checked."""
-    expected = numbers("adaptra")
-    parts_of = (figures, theorem, first_plans, queues, memory, random_pipelines, model_14b)
-    parts = []
-    with progress("reproduce adaptra", len(parts_of), quiet=quiet) as tick:
-        for part in parts_of:
-            parts.append(part(expected))
-            tick()
-    return paper_report("adaptra", expected["setting"]["seed"], parts, NOTES)
+    parts = (figures, theorem, first_plans, queues, memory, random_pipelines, model_14b)
+    return report_parts("adaptra", parts, NOTES, quiet=quiet)

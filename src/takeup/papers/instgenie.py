@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Table
-from takeup.papers import Findings, numbers, paper_report, with_kind
+from takeup.papers import Findings, report_parts, with_kind
 from takeup.serving.editing.planner.block_formats import FORMATS, BlockCost, greedy_plan, plan_formats, step_s
 from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL, costs_of, flop_of
 from takeup.serving.scheduling.edit_routing import EDIT_ROUTES, EditJob, StepCosts, WorkerView, fifo, similar_masks
@@ -160,11 +159,5 @@ NOTES = (
 
 def reproduce(*, quiet: bool = False) -> Report:
     """What can be computed, checked."""
-    expected = numbers("instgenie")
-    parts_of = (with_kind("arithmetic", template_size), operations, plans, routes)
-    parts = []
-    with progress("reproduce instgenie", len(parts_of), quiet=quiet) as tick:
-        for part in parts_of:
-            parts.append(part(expected))
-            tick()
-    return paper_report("instgenie", expected["setting"]["seed"], parts, NOTES)
+    parts = (with_kind("arithmetic", template_size), operations, plans, with_kind("simulation", routes))
+    return report_parts("instgenie", parts, NOTES, quiet=quiet)

@@ -18,7 +18,7 @@ from takeup.caching.traces.generators import zip_tenants
 from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
 from takeup.core.seeds import Streams
-from takeup.papers import PAPERS, numbers
+from takeup.papers import PAPERS, numbers, of_kind
 from takeup.papers.lrc import disagreements
 
 Results = dict[tuple[str, int], CachingResult]
@@ -33,8 +33,8 @@ def reproduce(*, quiet: bool = False) -> Report:
         results = _run(_zip(setting["seed"]), setting)
         tick()
         spread = _spread(setting, tick)
-    checks = [*_cell_checks(expected["cells"], results), *_admission_checks(expected, results)]
-    checks += _time_checks(expected, results)
+    of_sizes = [*_cell_checks(expected["cells"], results), *_admission_checks(expected, results)]
+    checks = of_kind("simulation", [*of_sizes, *_time_checks(expected, results)])
     scenario = {"domain": "papers", "verb": "reproduce", "paper": "lerc"}
     whole = _zip(setting["seed"]).working_set_bytes
     report = job_report(list(results.values()), whole, PAPERS["lerc"], scenario, setting["seed"])
@@ -44,7 +44,7 @@ def reproduce(*, quiet: bool = False) -> Report:
         "times use the all-or-nothing cost model; how long a load takes was chosen with the paper's speed-up in view",
     )
     tables = (*report.tables, spread, _sensitivity(setting, expected["speedup"]["capacity_percent"]))
-    return Report(report.title, "papers", scenario, setting["seed"], tables, report.series, tuple(checks), notes)
+    return Report(report.title, "papers", scenario, setting["seed"], tables, report.series, checks, notes)
 
 
 def _zip(seed: int) -> Workload:

@@ -17,7 +17,7 @@ from takeup.caching.traces import generate
 from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
 from takeup.core.seeds import Streams
-from takeup.papers import PAPERS, numbers
+from takeup.papers import PAPERS, numbers, of_kind
 
 Profile = Literal["online", "recurring"]
 Results = dict[tuple[str, int, str], CachingResult]
@@ -33,7 +33,7 @@ def reproduce(*, quiet: bool = False) -> Report:
         for name, percent, policy in points:
             results[name, percent, policy] = _replay(policy, _workload(name, setting["seed"]), percent / 100)
             tick()
-    checks = (*_bar_checks(expected, results), *_remembered_checks(expected, results))
+    checks = of_kind("simulation", [*_bar_checks(expected, results), *_remembered_checks(expected, results)])
     return _report(setting, results, checks)
 
 

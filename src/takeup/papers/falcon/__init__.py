@@ -4,9 +4,8 @@ The traces of the paper are not public: jobs are drawn with its frequencies, dur
 ran on many GPUs; here their arithmetic is checked; what real processes gain is in benchmarks/training/stragglers.py.
 """
 
-from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.papers import numbers, paper_report, with_kind
+from takeup.papers import report_parts, with_kind
 from takeup.papers.falcon.detection import causes, drawn_jobs, iterations, printed_tables
 from takeup.papers.falcon.mitigation import (
     at_scale,
@@ -30,15 +29,9 @@ NOTES = (
 
 def reproduce(*, quiet: bool = False) -> Report:
     """All tables and figures, checked."""
-    expected = numbers("falcon")
-    parts_of = (
+    parts = (
         *(with_kind("restated", causes), with_kind("arithmetic", printed_tables), drawn_jobs, iterations),
         *(rebalancing, consolidation, with_kind("restated", gathering), with_kind("arithmetic", swaps)),
         *(compound_faults, with_kind("arithmetic", at_scale), planner),
     )
-    parts = []
-    with progress("reproduce falcon", len(parts_of), quiet=quiet) as tick:
-        for part in parts_of:
-            parts.append(part(expected))
-            tick()
-    return paper_report("falcon", expected["setting"]["seed"], parts, NOTES)
+    return report_parts("falcon", parts, NOTES, quiet=quiet)

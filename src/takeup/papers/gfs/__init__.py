@@ -15,7 +15,7 @@ from takeup.cluster.traces import generate
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Table
 from takeup.core.seeds import Streams
-from takeup.papers import Findings, numbers, paper_report
+from takeup.papers import Findings, numbers, of_kind, paper_report
 from takeup.papers.gfs.ablations import PURPOSES, ablation_findings
 from takeup.papers.gfs.baselines import (
     Numbers,
@@ -112,7 +112,9 @@ def reproduce(*, quiet: bool = False) -> Report:
             one_day_findings(expected, [replay_one_day_windows(expected, some, tick) for some in _by_load(draws)])
         )
         parts.append(ablation_findings(expected, [load for load in draws if load.name == "medium"], tick))
-        parts += [forecast_calibration(expected), monetary_benefit(expected, loads[1])]
+        parts.append(monetary_benefit(expected, loads[1]))
+    parts = [part._replace(checks=of_kind("simulation", part.checks)) for part in parts]
+    parts.append(forecast_calibration(expected))
     return paper_report("gfs", expected["setting"]["seed"], parts, NOTES)
 
 

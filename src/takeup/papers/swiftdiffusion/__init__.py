@@ -4,9 +4,8 @@ Nothing here needs a GPU or PyTorch: traces are drawn, designs simulated with pu
 Exactness against stock diffusers is in the tests, and what a GPU reaches in benchmarks/serving.
 """
 
-from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.papers import numbers, paper_report, with_kind
+from takeup.papers import report_parts, with_kind
 from takeup.papers.swiftdiffusion.designs import (
     bounds,
     cross_terms,
@@ -33,16 +32,11 @@ NOTES = (
 
 def reproduce(*, quiet: bool = False) -> Report:
     """All tables and figures, checked."""
-    expected = numbers("swiftdiffusion")
-    parts_of = (
-        *(with_kind("restated", counts), with_kind("restated", popularity), locality, caches),
+    parts = (
+        *(with_kind("restated", counts), with_kind("restated", popularity)),
+        *(with_kind("simulation", locality), with_kind("restated", caches)),
         *(with_kind("arithmetic", speedups), with_kind("arithmetic", wire_bytes), bounds),
         *(with_kind("arithmetic", cross_terms), with_kind("arithmetic", drift)),
-        *(single_requests, queued_requests, look_ahead),
+        *(single_requests, with_kind("simulation", queued_requests), with_kind("simulation", look_ahead)),
     )
-    parts = []
-    with progress("reproduce swiftdiffusion", len(parts_of), quiet=quiet) as tick:
-        for part in parts_of:
-            parts.append(part(expected))
-            tick()
-    return paper_report("swiftdiffusion", expected["setting"]["seed"], parts, NOTES)
+    return report_parts("swiftdiffusion", parts, NOTES, quiet=quiet)

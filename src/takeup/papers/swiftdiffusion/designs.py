@@ -267,7 +267,8 @@ def _single_request_checks(part: Numbers, place: int, outcomes: list[QueueOutcom
         theirs = part[outcome.design][place]
         tolerance = part["tolerance_share"] * theirs
         name = f"{setting}: seconds of {outcome.design}"
-        checks.append(Check.near(name, _seconds(outcome), theirs, tolerance, unit="s", source="measured"))
+        check = Check.near(name, _seconds(outcome), theirs, tolerance, unit="s", source="measured")
+        checks.append(replace(check, exercises="simulation"))
     katz_s, stock_s = part["swiftdiffusion"][place], part["diffusers"][place]
     gpus = _num_gpus("swiftdiffusion", part["num_controls"][place])
     for name, ours, theirs in (
