@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,10 @@ import pytest
 
 from takeup.errors import BadInput
 from takeup.training.stragglers.contract import CALL
-from takeup.training.stragglers.watch.agent import LENGTH, MOST_FRAME, Agent, Listener, address_of, send
+from takeup.training.stragglers.watch import agent as module
+from takeup.training.stragglers.watch import channel as channels
+from takeup.training.stragglers.watch.agent import Agent, Listener, address_of
+from takeup.training.stragglers.watch.channel import LENGTH, MOST_FRAME, NUM_BYTES, Channel, Unauthenticated
 from takeup.training.stragglers.watch.ring import HEADER_WORDS, HeaderWord
 from takeup.training.stragglers.watch.ring_reader import RingCollector
 from training.stragglers.watch.watched_rings import GROUP, add, new_ring
@@ -81,41 +87,181 @@ def test_shares_reach_ranks_on_other_machines_and_nothing_else_does(listener: Li
     agent.close()
 
 
-def test_without_the_token_nobody_is_heard(listener: Listener) -> None:
-    with socket.create_connection(listener.address) as connection:
-        send(connection, {"token": "guessed"})
-        send(connection, {"rank": 0, "places": [], "header": [0] * HEADER_WORDS})
+HEADER = [0] * HEADER_WORDS
 
-        assert is_closed(connection)
+
+def report(rank: int, **others: object) -> dict[str, object]:
+    return {"rank": rank, "places": [[GROUP, 0, 1]], "header": HEADER, **others}
+
+
+def test_without_the_token_nothing_is_read(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    for token in ("guessed", ""):
+        with socket.create_connection(listener.address) as connection:
+            with pytest.raises(Unauthenticated):
+                Channel(connection, token, is_listener=False)
+            with suppress(OSError):
+                connection.sendall(LENGTH.pack(2) + b"0" * NUM_BYTES + b"{}")
+
+            assert is_closed(connection)
     assert listener.ranks == {}
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        LENGTH.pack(MOST_FRAME + 1),
-        LENGTH.pack(5) + b"[1]\n ",
-        LENGTH.pack(4) + b"\x80\x04K\x01",  # a pickle
-        LENGTH.pack(13) + b'{"rank": 0}\n ',
-    ],
-    ids=["too long", "no object", "no JSON", "parts missing"],
-)
-def test_nonsense_ends_the_connection_and_nothing_else(listener: Listener, frame: bytes) -> None:
+def test_a_greeting_that_is_sent_back_proves_nothing(listener: Listener) -> None:
     with socket.create_connection(listener.address) as connection:
-        send(connection, {"token": TOKEN})
-        connection.sendall(frame)
+        nonce = connection.recv(NUM_BYTES)
+        connection.sendall(nonce)
+        connection.sendall(connection.recv(NUM_BYTES))
 
         assert is_closed(connection)
-    assert listener.ranks == {}
+
+
+def test_a_greeting_has_a_deadline_however_slowly_it_arrives(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "GREETING_LIMIT_S", 0.3)
+    with socket.create_connection(listener.address) as connection:
+        with suppress(OSError):
+            for _ in range(NUM_BYTES - 1):
+                connection.sendall(b"x")
+                time.sleep(0.02)
+
+        assert is_closed_after_nonce(connection)
+    assert eventually(lambda: not any(each.is_alive() for each in listener._hearing))
+
+
+def test_strangers_have_a_limit_and_leave_space_for_agents(
+    listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strangers = [socket.create_connection(listener.address) for _ in range(3 * module.MOST_STRANGERS)]
+    assert eventually(lambda: sum(each.is_alive() for each in listener._hearing) == module.MOST_STRANGERS)
+    for stranger in strangers[module.MOST_STRANGERS :]:
+        assert is_closed_after_nonce(stranger)
+    for stranger in strangers:
+        stranger.close()
+    assert eventually(lambda: not any(each.is_alive() for each in listener._hearing))
+
+    new_ring(tmp_path, 0, 1)
+    agent = Agent(RingCollector(tmp_path), listener.address, TOKEN)
+    agent.poll()
+    assert eventually(lambda: 0 in listener.ranks)
+    agent.close()
+
+
+def is_closed_after_nonce(connection: socket.socket) -> bool:
+    connection.settimeout(PATIENCE_S)
+    try:
+        return len(connection.recv(NUM_BYTES)) in {0, NUM_BYTES} and connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("change", ["length", "body", "repeated", "nested", "no object", "pickle", "parts missing"])
+def test_an_invalid_frame_ends_the_connection_and_nothing_else(listener: Listener, change: str) -> None:
+    connection = socket.create_connection(listener.address)
+    with connection:
+        channel = Channel(connection, TOKEN, is_listener=False)
+        bodies = {"nested": b"[" * 200_000, "no object": b"[1]\n", "pickle": b"\x80\x04K\x01", "body": b'{"rank": 0}'}
+        body = bodies.get(change, b'{"rank": 0}\n')
+        mac = channel._mac(b"to listener", 1, body)
+        if change == "length":
+            connection.sendall(LENGTH.pack(MOST_FRAME + 1))
+        elif change == "body":
+            connection.sendall(LENGTH.pack(len(body)) + mac + body.replace(b"0", b"1"))
+        elif change == "repeated":
+            channel.send(report(7))
+            assert eventually(lambda: 7 in listener.ranks)
+            connection.sendall(LENGTH.pack(len(body)) + mac + body)
+        else:
+            connection.sendall(LENGTH.pack(len(body)) + mac + body)
+
+        assert is_closed(connection)
+    assert set(listener.ranks) <= {7}
+
+
+def test_a_rank_belongs_to_the_connection_that_reported_it_first(listener: Listener) -> None:
+    with ExitStack() as stack:
+        first, second, third = (stack.enter_context(socket.create_connection(listener.address)) for _ in range(3))
+        compare_owners(listener, first, second, third)
+
+
+def compare_owners(listener: Listener, first: socket.socket, second: socket.socket, third: socket.socket) -> None:
+    channel = Channel(first, TOKEN, is_listener=False)
+    channel.send(report(0, host="node-1"))
+    assert eventually(lambda: 0 in listener.ranks)
+
+    Channel(second, TOKEN, is_listener=False).send(report(0, host="node-2"))
+    assert is_closed(second)
+    assert listener.ranks[0].host == "node-1"
+
+    channel.close()
+    assert eventually(lambda: len(listener._open) == 0)
+    Channel(third, TOKEN, is_listener=False).send(report(0, host="node-3"))
+    assert eventually(lambda: listener.ranks[0].host == "node-3")
+
+
+def test_one_connection_reports_a_limited_number_of_ranks(listener: Listener) -> None:
+    with socket.create_connection(listener.address) as connection:
+        channel = Channel(connection, TOKEN, is_listener=False)
+        with suppress(OSError):
+            for rank in range(module.MOST_RANKS + 1):
+                channel.send(report(rank))
+
+        assert is_closed(connection)
+    assert len(listener.ranks) == module.MOST_RANKS
+
+
+def test_rows_that_nothing_reads_are_counted_and_dropped(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ROWS", 100)
+    calls = np.zeros(60, CALL)
+    calls["operation"], calls["group"], calls["began_ns"], calls["ended_ns"] = 1, GROUP, 5, 6
+    with socket.create_connection(listener.address) as connection:
+        channel = Channel(connection, TOKEN, is_listener=False)
+        for _ in range(3):
+            channel.send(report(0), calls.tobytes())
+        assert eventually(lambda: 0 in listener.ranks and listener.ranks[0].num_lost == 80)
+
+        assert len(listener.ranks[0].read()) == 100
+        channel.send(report(0), calls.tobytes())
+        assert eventually(lambda: len(listener.ranks[0].read()) == 60)
+
+
+LOW = """
+import resource, socket, sys, time
+from takeup.training.stragglers.watch.agent import Listener
+from takeup.training.stragglers.watch.channel import Channel
+listener = Listener(("127.0.0.1", 0), "a secret")
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+print(listener.address[1], flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_listener_without_descriptors_left_listens_again_when_there_are_some(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", LOW], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        strangers = [socket.create_connection(address) for _ in range(64)]
+        for stranger in strangers:
+            stranger.close()
+
+        def is_heard() -> bool:
+            with socket.create_connection(address) as connection:
+                try:
+                    Channel(connection, TOKEN, is_listener=False)
+                except (OSError, Unauthenticated):
+                    return False
+                return True
+
+        assert eventually(is_heard)
+        process.stdin.write(b"\n")
 
 
 def test_rows_that_make_no_sense_are_counted_and_left_out(listener: Listener) -> None:
     calls = np.zeros(3, CALL)
     calls["operation"], calls["group"], calls["began_ns"], calls["ended_ns"] = [1, 99, 1], GROUP, 5, [6, 6, 2]
-    header = [0] * HEADER_WORDS
     with socket.create_connection(listener.address) as connection:
-        send(connection, {"token": TOKEN})
-        send(connection, {"rank": 0, "places": [[GROUP, 0, 1]], "header": header}, calls.tobytes())
+        Channel(connection, TOKEN, is_listener=False).send(report(0), calls.tobytes())
         assert eventually(lambda: 0 in listener.ranks and listener.ranks[0].num_bad)
 
     assert listener.ranks[0].num_bad == 2
@@ -148,16 +294,28 @@ def test_agents_that_stay_are_not_waited_for_for_ever(listener: Listener, tmp_pa
 
 
 def test_an_agent_whose_listener_is_gone_lets_its_job_go_on(tmp_path: Path) -> None:
-    listener = Listener(("127.0.0.1", 0), TOKEN)
-    ring = new_ring(tmp_path, 0, 1)
-    agent = Agent(RingCollector(tmp_path), listener.address, "wrong")  # so it is shown out
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ring, agents = new_ring(tmp_path, 0, 1), list[Agent]()
+        connects = threading.Thread(
+            target=lambda: agents.append(Agent(RingCollector(tmp_path), server.getsockname()[:2], TOKEN))
+        )
+        connects.start()
+        connection = server.accept()[0]
+        Channel(connection, TOKEN, is_listener=True)
+        connects.join()
+        connection.close()
 
-    assert eventually(lambda: not agent.is_connected)
+    assert eventually(lambda: not agents[0].is_connected)
     add(ring, 0)
-    agent.poll()
+    agents[0].poll()
+    agents[0].close()
 
-    listener.close()
-    agent.close()
+
+def test_an_agent_with_another_token_says_so(listener: Listener, tmp_path: Path) -> None:
+    new_ring(tmp_path, 0, 1)
+
+    with pytest.raises(BadInput, match="does not know this token; set TAKEUP_WATCH_TOKEN to the same secret"):
+        Agent(RingCollector(tmp_path), listener.address, "wrong")
 
 
 def test_an_agent_without_a_listener_says_so(tmp_path: Path) -> None:
@@ -169,9 +327,10 @@ def test_an_agent_without_a_listener_says_so(tmp_path: Path) -> None:
             Agent(RingCollector(tmp_path), ("127.0.0.1", port), TOKEN)
 
 
-def test_who_can_be_reached_by_others_needs_a_token() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_every_listener_needs_a_token(host: str) -> None:
     with pytest.raises(BadInput, match="set TAKEUP_WATCH_TOKEN"):
-        Listener(("0.0.0.0", 0), "")
+        Listener((host, 0), "")
 
 
 def test_addresses_are_host_and_port_or_a_port() -> None:
@@ -180,12 +339,3 @@ def test_addresses_are_host_and_port_or_a_port() -> None:
     for wrong in ("node-3", "node-3:x", "70700", ""):
         with pytest.raises(BadInput, match="is no address; give HOST:PORT"):
             address_of(wrong)
-
-
-def test_frames_are_json_that_anybody_can_write() -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        send(one, {"rank": 3})
-        (length,) = LENGTH.unpack(other.recv(LENGTH.size))
-
-        assert json.loads(other.recv(length)) == {"rank": 3}

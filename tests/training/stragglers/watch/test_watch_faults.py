@@ -62,6 +62,7 @@ def machine(
 ) -> subprocess.Popen[str]:
     """A machine with one of the ranks, which is watched."""
     ranks = {"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "REDUCING_MEETING": str(folder / "meeting")}
+    ranks["TAKEUP_WATCH_TOKEN"] = "a secret"
     return subprocess.Popen(
         [*before, *WATCH, *words, "--", *JOB],
         env={**os.environ, **PLAIN, **ranks, **more},

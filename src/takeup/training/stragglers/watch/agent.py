@@ -1,20 +1,17 @@
 """Ranks on other machines: an agent there forwards their records, and a listener presents them like local ranks.
 
-How it works. One connection carries frames in both directions: a length, a line of JSON, and for calls their rows as
-bytes. Clients authenticate with a token. Received data is never executed or unpickled; an oversized or invalid frame
-closes the connection, and the job on that machine continues unwatched. Clocks are not compared: an agent decides by its
-own clock which calls have timed out waiting for their end.
+How it works. One connection carries authenticated frames in both directions (channel.py). Received data is never
+executed or unpickled; an invalid frame closes the connection, and the job on that machine continues unwatched.
+Strangers, agents, ranks and unread rows have limits, and a rank belongs to the connection that reported it first, as
+long as that is open. Clocks are not compared: an agent decides by its own clock which calls have timed out waiting for
+their end.
 """
 
-import hmac
-import json
 import os
 import re
 import socket
-import struct
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,14 +21,17 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 from takeup.training.stragglers.contract import CALL
+from takeup.training.stragglers.watch.channel import Channel, Unauthenticated
 from takeup.training.stragglers.watch.ring import HEADER_WORDS, MOST_GROUPS, HeaderWord
 from takeup.training.stragglers.watch.ring_reader import LAST_OPERATION, MOST_BYTES, GroupPosition, RingCollector
 from takeup.training.stragglers.watch.run_queue import record_run_queue_waits
 
-MOST_FRAME = 4 << 20
 MOST_RANK = 1 << 20
+MOST_STRANGERS = 32  # connections that have not authenticated yet
+MOST_AGENTS, MOST_RANKS = 1024, 64  # connections, and ranks of one
+MOST_ROWS = 1 << 18  # of a rank that nothing has read yet
 TIMEOUT_S = 10.0
-LENGTH = struct.Struct(">I")
+PAUSE_S = 0.1
 LOOPBACK = "127.0.0.1"
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 HOST_VARIABLES = ("TAKEUP_HOST", "SLURMD_NODENAME", "NODE_NAME")  # names of the node outside of a container
@@ -55,32 +55,6 @@ def host_name() -> str:
     return next((os.environ[name] for name in HOST_VARIABLES if os.environ.get(name)), socket.gethostname())
 
 
-# Frames ---------------------------------------------------------------------------------------------------------------
-
-
-def send(connection: socket.socket, values: dict[str, Any], rows: bytes = b"") -> None:
-    """Send one frame."""
-    body = json.dumps(values).encode() + b"\n" + rows
-    connection.sendall(LENGTH.pack(len(body)) + body)
-
-
-def frames(connection: socket.socket) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Yield received frames until the peer closes the connection or sends an invalid frame."""
-    with connection.makefile("rb") as stream:
-        while len(head := stream.read(LENGTH.size)) == LENGTH.size:
-            (length,) = LENGTH.unpack(head)
-            if length > MOST_FRAME:
-                return
-            line, _, rows = stream.read(length).partition(b"\n")
-            try:
-                values = json.loads(line)
-            except ValueError:
-                return
-            if not isinstance(values, dict):
-                return
-            yield values, rows
-
-
 # On the machine of the ranks ------------------------------------------------------------------------------------------
 
 
@@ -90,13 +64,17 @@ class Agent:
     def __init__(self, gather: RingCollector, address: tuple[str, int], token: str) -> None:
         self._gather = gather
         try:
-            self._connection = socket.create_connection(address, TIMEOUT_S)
+            connection = socket.create_connection(address, TIMEOUT_S)
         except OSError as error:
             raise BadInput(
                 f"no listener at {address[0]}:{address[1]} ({error.strerror or error}); start one with --listen"
             ) from error
-        send(self._connection, {"token": token})
-        self._connection.settimeout(None)
+        try:
+            self._channel = Channel(connection, token, is_listener=False)
+        except (OSError, Unauthenticated) as error:
+            connection.close()
+            found = f"the listener at {address[0]}:{address[1]} does not know this token"
+            raise BadInput(f"{found}; set TAKEUP_WATCH_TOKEN to the same secret on all machines") from error
         self.is_connected = True
         threading.Thread(target=self._apply_requests, name="takeup-watch-agent", daemon=True).start()
 
@@ -117,12 +95,12 @@ class Agent:
         places = [[group, place.place, place.size] for group, place in reader.places.items()]
         header = [reader.word(place) for place in range(HEADER_WORDS)]
         values = {"rank": rank, "host": host_name(), "places": places, "header": header}
-        send(self._connection, values, calls.tobytes())
+        self._channel.send(values, calls.tobytes())
 
     def _apply_requests(self) -> None:
         """Write the controller's requests into the headers of the rings."""
         with suppress(OSError):
-            for values, _ in frames(self._connection):
+            for values, _ in self._channel.frames():
                 reader = self._gather.readers.get(values.get("rank", -1))
                 place, value = values.get("word"), values.get("value")
                 if reader is not None and place in ASKED and isinstance(value, int):
@@ -131,9 +109,7 @@ class Agent:
 
     def close(self) -> None:
         """Close the connection."""
-        with suppress(OSError):  # the peer has disconnected
-            self._connection.shutdown(socket.SHUT_RDWR)  # or it would stay open in the thread of `_apply_requests`
-        self._connection.close()
+        self._channel.close()
 
 
 # On the machine of the controller -------------------------------------------------------------------------------------
@@ -144,7 +120,7 @@ class RemoteRank:
     """A rank on another machine, with the interface of a local `Reader`."""
 
     rank: int
-    connection: socket.socket
+    channel: Channel
     header: list[int]
     places: dict[int, GroupPosition]
     num_bad: int = 0
@@ -161,14 +137,16 @@ class RemoteRank:
     def ask(self, place: int, value: int) -> None:
         """Ask the agent to write a word of the header."""
         with suppress(OSError):
-            send(self.connection, {"rank": self.rank, "word": place, "value": value})
+            self.channel.send({"rank": self.rank, "word": place, "value": value})
 
     def add(self, calls: Calls) -> None:
-        """Append calls, dropping and counting invalid ones."""
+        """Append calls, dropping and counting invalid ones, and those for which there is no space left."""
         sane = _is_valid(calls)
         with self._lock:
             self.num_bad += int(np.count_nonzero(~sane))
-            self._rows.append(calls[sane])
+            kept = calls[sane][: max(0, MOST_ROWS - sum(map(len, self._rows)))]
+            self.num_lost += int(np.count_nonzero(sane)) - len(kept)
+            self._rows.append(kept.copy())
 
     def read(self, *, give_up_before_ns: int = 0) -> Calls:
         """Calls since the last read; timeouts were already applied by the agent."""
@@ -188,11 +166,14 @@ class Listener:
     """Receives the records of agents; `ranks` are the remote ranks known so far."""
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
-        if not token and address[0] != LOOPBACK:
-            raise BadInput("others can reach this address; set TAKEUP_WATCH_TOKEN to a secret on all machines")
+        if not token:
+            raise BadInput("any user of this machine can reach a port; set TAKEUP_WATCH_TOKEN to a secret")
         self._token = token
         self.ranks: dict[int, RemoteRank] = {}
+        self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
         self._hearing: list[threading.Thread] = []
+        self._open: set[Channel] = set()
+        self._lock = threading.Lock()
         try:
             self._server = socket.create_server(address)
         except OSError as error:
@@ -208,40 +189,67 @@ class Listener:
         return host, port
 
     def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
+        while self._server.fileno() >= 0:
+            try:
                 connection, _ = self._server.accept()
-                hears = threading.Thread(
-                    target=self._serve_agent, args=(connection,), name="takeup-watch-far", daemon=True
-                )
-                self._hearing = [*(each for each in self._hearing if each.is_alive()), hears]
-                hears.start()
+            except OSError:  # closed, or no descriptor is left
+                time.sleep(PAUSE_S)
+                continue
+            if len(self._open) >= MOST_AGENTS or not self._strangers.acquire(blocking=False):
+                connection.close()
+                continue
+            self._hear(connection)
+
+    def _hear(self, connection: socket.socket) -> None:
+        hears = threading.Thread(target=self._serve_agent, args=(connection,), name="takeup-watch-far", daemon=True)
+        try:
+            hears.start()
+        except RuntimeError:  # no thread is left
+            self._strangers.release()
+            connection.close()
+        self._hearing = [*(each for each in self._hearing if each.is_alive()), hears]
 
     def _serve_agent(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError, ValueError, KeyError, TypeError):
-            connection.settimeout(TIMEOUT_S)
-            coming = frames(connection)
-            hello, _ = next(coming, ({}, b""))
-            if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._token.encode()):
+        with connection:
+            try:
+                channel = Channel(connection, self._token, is_listener=True)
+            except (OSError, Unauthenticated):
                 return
-            connection.settimeout(None)
-            for values, rows in coming:
-                self._take(connection, values, rows)
+            finally:
+                self._strangers.release()
+            self._open.add(channel)
+            try:
+                for values, rows in channel.frames():
+                    self._take(channel, values, rows)
+            except (OSError, OverflowError, ValueError, KeyError, TypeError):
+                return
+            finally:
+                self._open.discard(channel)
 
-    def _take(self, connection: socket.socket, values: dict[str, Any], rows: bytes) -> None:
+    def _take(self, channel: Channel, values: dict[str, Any], rows: bytes) -> None:
         rank, header = int(values["rank"]), [int(word) for word in values["header"]]
         places = {
             int(group): GroupPosition(int(place), int(size)) for group, place, size in values["places"][:MOST_GROUPS]
         }
-        if not 0 <= rank < MOST_RANK or len(header) != HEADER_WORDS:
+        if not 0 <= rank < MOST_RANK or len(header) != HEADER_WORDS or max(map(abs, header)) >= 2**63:
             raise ValueError
+        with self._lock:
+            far = self._owned(channel, rank)
+            if far is None or far.header[HeaderWord.PID] != header[HeaderWord.PID]:
+                far = RemoteRank(rank, channel, header, places)
+            far.channel, far.header, far.places = channel, header, places
+            far.host = str(values.get("host", "")) if HOST.fullmatch(str(values.get("host", ""))) else ""
+            far.add(np.frombuffer(rows, CALL))
+            self.ranks[rank] = far  # published last, so that its first calls are already there
+
+    def _owned(self, channel: Channel, rank: int) -> RemoteRank | None:
+        """What is known of a rank; one of another open connection is not taken over."""
         far = self.ranks.get(rank)
-        if far is None or far.header[HeaderWord.PID] != header[HeaderWord.PID]:
-            far = RemoteRank(rank, connection, header, places)
-        far.header, far.places = header, places
-        far.host = str(values.get("host", "")) if HOST.fullmatch(str(values.get("host", ""))) else ""
-        far.add(np.frombuffer(rows, CALL))
-        self.ranks[rank] = far  # published last, so that its first calls are already there
+        if far is not None and far.channel is not channel and far.channel in self._open:
+            raise ValueError
+        if far is None and sum(each.channel is channel for each in self.ranks.values()) >= MOST_RANKS:
+            raise ValueError
+        return far
 
     def drain(self, limit_s: float) -> None:
         """Wait at most `limit_s` until all agents have sent everything and disconnected."""
