@@ -137,13 +137,13 @@ def test_a_plain_file_under_a_compressed_name_is_refused(tmp_path: Path) -> None
     path = tmp_path / "t.bin.gz"
     path.write_bytes(b"\1" * 48)
 
-    with pytest.raises(BadTrace, match=r"cannot be read .*fetch the file again"):
+    with pytest.raises(BadTrace, match=r"cannot be (read|opened).*fetch the file again"):
         read_oracle_general(path)
 
 
 @pytest.mark.parametrize("name", ["none.bin", "none.bin.gz", "none.csv"])
 def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BadTrace, match=r"none\..*check the path"):
+    with pytest.raises(BadTrace, match=r"none\..*(check the path|cannot be opened)"):
         read(tmp_path / name)
 
 
@@ -151,7 +151,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
 
-    with pytest.raises(BadTrace, match="cannot be read"):
+    with pytest.raises(BadTrace, match="cannot be (read|opened)"):
         read(tmp_path / name)
 
 

@@ -4,8 +4,6 @@ An oracleGeneral file, the format of the public cache-trace collections, is a se
 second (4 bytes), object id (8), size in bytes (4), index of the next request of the object or -1 (8).
 """
 
-import gzip
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pyarrow as pa
 
 from takeup.caching.model import Workload
 from takeup.core.arrays import Ints
+from takeup.core.limits import reading, unpacked
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
 
@@ -79,12 +78,8 @@ def _read_keys(path: Path | str) -> npt.NDArray[Any]:
 
 
 def _read_records(path: Path) -> npt.NDArray[np.void]:
-    try:
+    with reading(path, "expected 24-byte records, fetch the file again"):
         data = _read_bytes(path)
-    except FileNotFoundError as error:
-        raise BadTrace(path, "is not there; check the path") from error
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise BadTrace(path, f"cannot be read ({error}); expected 24-byte records, fetch the file again") from error
     if len(data) == 0 or len(data) % RECORD.itemsize:
         problem = f"holds {len(data)} bytes; expected a multiple of {RECORD.itemsize} above zero, fetch the file again"
         raise BadTrace(path, problem)
@@ -94,8 +89,9 @@ def _read_records(path: Path) -> npt.NDArray[np.void]:
 def _read_bytes(path: Path) -> bytes | npt.NDArray[np.uint8]:
     """A plain file is memory-mapped, so that unused parts are not read."""
     if path.name.lower().endswith(".gz"):
-        return gzip.decompress(path.read_bytes())
+        with unpacked(path) as stream:
+            return stream.read()
     if path.name.lower().endswith(".zst"):
-        with pa.input_stream(str(path), compression="zstd") as stream:
-            return bytes(stream.read())
+        with unpacked(path, pa.input_stream(str(path), compression="zstd")) as stream:
+            return stream.read()
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else b""
