@@ -177,6 +177,62 @@ RECOGNISED = {
         [1e6, 2e6, 1e6, 1e6, 1e6],
         "delivery_rate (bytes/s)",
     ),
+    "headers.jsonl": (
+        '{"cmcd-object": "br=3000,d=4000,ot=v", "cmcd-request": "mtp=5000", "path": "/1"}\n'
+        '{"cmcd-object": "br=128,d=4000,ot=a", "cmcd-request": "mtp=9000", "path": "/2"}\n'
+        '{"cmcd-object": "br=3000,d=4000,ot=v", "cmcd-request": "mtp=2500", "cmcd-status": "bs", "path": "/3"}\n',
+        [4.0, 4.0],
+        [5e6, 2.5e6],
+        "CMCD: mtp (kbit/s)",
+    ),
+    "hls.json": (
+        json.dumps(
+            [
+                {"frag": {"duration": 4, "stats": {"loading": {"start": 0, "end": 2000}, "loaded": 500_000}}},
+                {"event": "hlsError", "details": "bufferStalledError"},
+                {
+                    "data": {
+                        "frag": {"duration": 4, "stats": {"loading": {"start": 3000, "end": 4000}, "loaded": 500_000}}
+                    }
+                },
+            ]
+        ),
+        [3.0, 1.0],
+        [2e6, 4e6],
+        "events of hls.js",
+    ),
+    "dash.jsonl": (
+        '{"type": "MediaSegment", "trequest": "2026-01-01T00:00:00.000Z", "_tfinish": "2026-01-01T00:00:02.000Z", '
+        '"_mediaduration": 4, "trace": [{"b": [250000]}, {"b": [250000]}]}\n'
+        '{"type": "MediaSegment", "trequest": "2026-01-01T00:00:03.000Z", "_tfinish": "2026-01-01T00:00:04.000Z", '
+        '"_mediaduration": 4, "trace": [{"b": [500000]}]}\n{"type": "MPD", "trequest": "x"}\n'
+        '{"event": "bufferStalled"}\n',
+        [3.0, 1.0],
+        [2e6, 4e6],
+        "events of dash.js",
+    ),
+    "shaka.json": (
+        '[{"t": 2000, "timeMs": 2000, "bytes": 500000, "duration": 4}, {"state": "buffering"}, '
+        '{"t": 4000, "timeMs": 1000, "bytes": 500000, "duration": 4}]',
+        [3.0, 1.0],
+        [2e6, 4e6],
+        "events of Shaka",
+    ),
+    "5g.csv": (
+        "Timestamp,NetworkMode,DL_bitrate,State\n2019.12.16_13.40.04,5G,3000,D\n2019.12.16_13.40.05,5G,1000,D\n"
+        "2019.12.16_13.40.06,5G,7,I\n",
+        [1.0, 1.0],
+        [3e6, 1e6],
+        "DL_bitrate (kbit/s)",
+    ),
+    "curr_httpgetmt.csv": (
+        "unit_id,dtime,fetch_time,bytes_total,bytes_sec,bytes_sec_interval,sequence\n"
+        "7,2021-01-01 00:00:00,5000000,1,250000,250000,1\n7,2021-01-01 00:00:00,10000000,1,187500,125000,2\n"
+        "9,2021-01-01 00:00:00,5000000,1,500000,500000,1\n",
+        [5.0, 5.0, 5.0],
+        [2e6, 1e6, 4e6],
+        "FCC MBA: bytes_sec_interval",
+    ),
 }
 
 
@@ -190,11 +246,53 @@ def test_a_log_is_recognised_by_its_content_and_says_its_units(name: str, tmp_pa
     assert form in log.form
 
 
-@pytest.mark.parametrize("name", ["cmcd.log", "cmcd.jsonl", "cmcd.json"])
+@pytest.mark.parametrize(
+    "name", ["cmcd.log", "cmcd.jsonl", "cmcd.json", "headers.jsonl", "hls.json", "dash.jsonl", "shaka.json"]
+)
 def test_stalls_that_a_player_reports_are_counted(name: str, tmp_path: Path) -> None:
     log = read_log(csv(tmp_path, RECOGNISED[name][0], name))
 
-    assert (log.num_stalls, log.num_reports) == (1, 2)
+    assert [session.num_stalls for session in log.sessions] == [1]
+
+
+SENT = (
+    "time (ns GMT),session_id,size,delivery_rate\n"
+    + "".join(f"{second}000000000,x,125000,250000\n" for second in range(0, 20, 2))
+    + "".join(f"{second}000000000,y,125000,250000\n" for second in range(0, 20, 2))
+)
+EVENTS = (
+    "time (ns GMT),session_id,index,event,buffer,cum_rebuf\n1,x,1,startup,2,0\n2,x,1,rebuffer,0,0\n3,x,1,play,2,1.5\n"
+    "4,y,1,startup,2,0\n"
+)
+
+
+def test_stalls_of_puffer_sessions_come_from_the_second_table(tmp_path: Path) -> None:
+    log = read_logs([csv(tmp_path, SENT, "video_sent.csv"), csv(tmp_path, EVENTS, "client_buffer.csv")], "both")
+
+    assert {session.name: session.num_stalls for session in log.sessions} == {"x": 1, "y": 0}
+    assert all(session.is_known for session in log.sessions)
+    assert log.sessions[0].took_s == pytest.approx([0.5] * 10)
+
+
+def test_a_table_of_stalls_alone_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match="without throughput; give video_sent along with it"):
+        read_log(csv(tmp_path, EVENTS, "client_buffer.csv"))
+
+
+@pytest.mark.parametrize("text", ['[{"t": 1, "timeMs": "x"}]', '[{"timeMs": 5}]', '[{"frag": 3, "loading": 1}]'])
+def test_a_broken_event_is_one_sentence(text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match="has an event that cannot be used"):
+        read_log(csv(tmp_path, text, "events.json"))
+
+
+def test_a_phone_log_with_another_clock_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match="has a Timestamp that is none"):
+        read_log(csv(tmp_path, "Timestamp,DL_bitrate\n13:40,5\n13:41,5\n"))
+
+
+def test_events_without_a_finished_segment_say_so(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match=r"no finished segment of dash\.js"):
+        read_log(csv(tmp_path, '[{"type": "MPD", "trequest": "2026-01-01T00:00:00Z"}]', "events.json"))
 
 
 def test_every_session_of_a_table_is_a_measurement(tmp_path: Path) -> None:

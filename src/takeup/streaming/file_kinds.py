@@ -14,7 +14,10 @@ def _is_cmcd(sample: Sample) -> bool:
 
 
 def _is_log(sample: Sample) -> bool:
-    if sample.has("rate_bps") or sample.has("delivery_rate", "time (ns gmt)"):
+    tables = (("rate_bps",), ("delivery_rate", "time (ns gmt)"), ("dl_bitrate", "timestamp"), ("unit_id", "bytes_sec"))
+    if any(sample.has(*columns) for columns in tables):
+        return True
+    if re.match(r"\s*[\[{][\s\S]*?\"(loading|trequest|timeMs)\"", sample.text):
         return True
     lines = sample.text.splitlines()[:-1][:50]  # the last one may be cut
     numbers = r"\s*\d+\s*|\s*[-+.\de]+[ \t]+[-+.\de]+\s*"

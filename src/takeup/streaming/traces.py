@@ -1,14 +1,10 @@
-"""Throughput logs of every form that is recognised by its content: tables, Sabre, Pensieve, Mahimahi, Puffer, CMCD."""
+"""Throughput logs of every form, recognised by content: tables, Sabre, Pensieve, Mahimahi, logs of players."""
 
-import json
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 
@@ -16,68 +12,38 @@ from takeup.core.arrays import Floats
 from takeup.core.limits import read_json, read_text
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
+from takeup.streaming.player_logs import (
+    BUFFER,
+    SENT,
+    is_buffer_table,
+    log_of_cmcd,
+    log_of_events,
+    log_of_puffer,
+    with_stalls,
+)
+from takeup.streaming.throughput import ThroughputLog, joined, median_duration_s, split_at_gaps
 
 __all__ = ["ThroughputLog", "read_log", "read_logs"]
 
 LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time
 SLOWEST_BPS, FASTEST_BPS = 1e3, 1e12  # a mean rate outside is a mistake in the unit of the rate
 PACKET_BITS = 1504 * 8  # of Mahimahi: one packet for every line
-OUTAGE_SHARE = 0.05  # of the mean rate; a long sample below it is an outage
-GAP_S, GAP_SAMPLES = 30.0, 20.0  # a sample that lasts longer, and this many times the median, is a gap in the log
-
-# Throughput logs: how long each sample lasted and how fast the link was meanwhile -------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughputLog:
-    """Samples of one or several measurements, one after the other; `starts` are the places where one begins.
-
-    `form` says as what the file was read, with units. `num_stalls` are those that the log itself reports in
-    `num_reports` requests, None if it reports none.
-    """
-
-    name: str
-    durations_s: Floats
-    rates_bps: Floats
-    starts: tuple[int, ...] = (0,)
-    form: str = ""
-    num_stalls: int | None = None
-    num_reports: int = 0
-
-    @property
-    def duration_s(self) -> float:
-        return float(self.durations_s.sum())
-
-    @property
-    def mean_bps(self) -> float:
-        return float(self.durations_s @ self.rates_bps / self.durations_s.sum())
-
-    def per_second(self) -> list[Floats]:
-        """The mean rate of every whole second, one array for each measurement."""
-        bounds = [*self.starts, len(self.rates_bps)]
-        spans = [slice(begin, end) for begin, end in pairwise(bounds)]
-        return [_per_second(self.durations_s[span], self.rates_bps[span]) for span in spans]
-
-
-def _per_second(durations_s: Floats, rates_bps: Floats) -> Floats:
-    times_s = np.concatenate(([0.0], np.cumsum(durations_s)))
-    bits = np.concatenate(([0.0], np.cumsum(durations_s * rates_bps)))
-    return np.diff(np.interp(np.arange(math.floor(times_s[-1]) + 1), times_s, bits))
 
 
 def read_logs(paths: Iterable[Path], name: str) -> ThroughputLog:
-    """Several measurements of the same kind of link as one log."""
-    logs = [read_log(path) for path in paths]
+    """Several measurements of the same kind of link as one log; client_buffer tables of Puffer add stalls to it."""
+    everything = list(paths)
+    buffers = [path for path in everything if is_buffer_table(path)]
+    logs = [read_log(path) for path in everything if path not in buffers]
+    if not logs:
+        raise BadTrace(everything[0], "is a client_buffer table without throughput; give video_sent along with it")
     offsets = np.concatenate(([0], np.cumsum([len(log.rates_bps) for log in logs])))[:-1]
     starts = [int(offset) + start for offset, log in zip(offsets, logs, strict=True) for start in log.starts]
     durations_s = np.concatenate([log.durations_s for log in logs])
     rates_bps = np.concatenate([log.rates_bps for log in logs])
-    stalls = [log.num_stalls for log in logs if log.num_stalls is not None]
-    forms = "; ".join(dict.fromkeys(log.form for log in logs))
-    num_reports = sum(log.num_reports for log in logs)
-    return ThroughputLog(
-        name, durations_s, rates_bps, tuple(starts), forms, sum(stalls) if stalls else None, num_reports
-    )
+    form = "; ".join(dict.fromkeys(log.form for log in logs))
+    sessions = tuple(session for log in logs for session in log.sessions)
+    return with_stalls(ThroughputLog(name, durations_s, rates_bps, tuple(starts), form, sessions), buffers)
 
 
 def read_log(path: Path) -> ThroughputLog:
@@ -96,25 +62,6 @@ def _recognised(path: Path) -> ThroughputLog:
         if re.match(pattern, head):
             return read(path, name)
     return _log_of_table(path, name) if path.suffix.lower() != ".json" else _log_of_samples(path, name)
-
-
-def _split_at_gaps(log: ThroughputLog) -> ThroughputLog:
-    """A sample across a gap lasts as long as the others, and the next one begins a new measurement.
-
-    For logs of moments: nothing says that the link kept its rate until the next one. A link that stood still did.
-    """
-    if len(log.rates_bps) == 0:
-        return log
-    usual_s = _median_duration_s(log.durations_s)
-    works = log.rates_bps > OUTAGE_SHARE * log.rates_bps.mean()
-    gaps = np.flatnonzero(works & (log.durations_s > max(GAP_S, GAP_SAMPLES * usual_s)))
-    if len(gaps) == 0:
-        return log
-    durations_s = log.durations_s.copy()
-    durations_s[gaps] = usual_s
-    starts = sorted({*log.starts, *(int(gap) + 1 for gap in gaps if gap + 1 < len(durations_s))})
-    form = f"{log.form}; {len(gaps)} gaps in time left out"
-    return ThroughputLog(log.name, durations_s, log.rates_bps, tuple(starts), form, log.num_stalls, log.num_reports)
 
 
 def _text(path: Path) -> str:
@@ -144,31 +91,61 @@ def _number(path: Path, place: int, sample: Any, key: str) -> float:
         raise BadTrace(path, f"sample {place} has no number {key!r}; every sample needs one") from error
 
 
-# Tables (CSV, gzipped CSV, Parquet): `rate_bps`, and either `duration_s` or `time_s`, the moment each sample begins; or
-# the video_sent table of Puffer --------------------------------------------------------------------------------------
+# Tables (CSV, gzipped CSV, Parquet), by their columns -----------------------------------------------------------------
 
 
 def _log_of_table(path: Path, name: str) -> ThroughputLog:
-    if {"delivery_rate", "time (ns GMT)"} <= set(column_names(path)):
-        return _log_of_puffer(path, name)
+    columns = set(column_names(path))
+    for needed, read in TABLES:
+        if columns >= needed:
+            return read(path, name)
+    if columns >= BUFFER:
+        raise BadTrace(path, "is a client_buffer table of Puffer without throughput; give video_sent along with it")
     log = ThroughputLog(name, *_read_table(path), form="table with rate_bps (bit/s)")
-    return log if "duration_s" in column_names(path) else _split_at_gaps(log)
+    return log if "duration_s" in columns else split_at_gaps(log)
 
 
-def _log_of_puffer(path: Path, name: str) -> ThroughputLog:
-    """TCP's delivery rate (bytes/s) at every chunk; each session is a measurement."""
-    wanted = (TraceColumn("time (ns GMT)", "float"), TraceColumn("delivery_rate", "float", minimum=0))
-    table = read_table(path, [*wanted, TraceColumn("session_id", "text")])
-    order = np.lexsort((table["time (ns GMT)"], table["session_id"]))
-    times_s, session = table["time (ns GMT)"][order] / 1e9, table["session_id"][order]
-    begins = np.flatnonzero(np.append(True, session[1:] != session[:-1]))
-    durations_s = np.append(np.diff(times_s), 0.0)
-    durations_s[np.append(begins[1:] - 1, -1)] = _median_duration_s(durations_s[durations_s > 0])
-    keeps = durations_s > 0
-    starts = np.searchsorted(np.flatnonzero(keeps), begins)
-    rates_bps: Floats = 8.0 * table["delivery_rate"][order][keeps]
-    form = "Puffer video_sent: delivery_rate (bytes/s) by time (ns)"
-    return _split_at_gaps(ThroughputLog(name, durations_s[keeps], rates_bps, tuple(np.unique(starts).tolist()), form))
+def _log_of_5g(path: Path, name: str) -> ThroughputLog:
+    """One row per second; those without a download are left out where a state says so."""
+    text = {column: TraceColumn(column, "text") for column in ("Timestamp", "State") if column in column_names(path)}
+    table = read_table(path, [TraceColumn("DL_bitrate", "float", minimum=0), *text.values()])
+    loads = table["State"] == "D" if "State" in text else np.ones(len(table["DL_bitrate"]), dtype=np.bool_)
+    try:
+        moments = [datetime.strptime(each, "%Y.%m.%d_%H.%M.%S") for each in table["Timestamp"][loads]]
+    except ValueError as error:
+        raise BadTrace(path, f"has a Timestamp that is none ({error}); expected 2019.12.16_13.40.04") from error
+    times_s = np.array([moment.timestamp() for moment in moments])
+    rates_bps = 1e3 * np.asarray(table["DL_bitrate"][loads], np.float64)
+    durations_s = np.append(np.diff(times_s), 1.0)[: len(rates_bps)]
+    form = "G-NetTrack of a phone: DL_bitrate (kbit/s) by Timestamp"
+    return split_at_gaps(ThroughputLog(name, durations_s[durations_s > 0], rates_bps[durations_s > 0], form=form))
+
+
+def _log_of_fcc(path: Path, name: str) -> ThroughputLog:
+    """The intervals of every test, one after the other; each unit is a measurement."""
+    has_interval = "bytes_sec_interval" in column_names(path)
+    rate = "bytes_sec_interval" if has_interval else "bytes_sec"
+    wanted = [TraceColumn("unit_id", "text"), TraceColumn("dtime", "text")]
+    table = read_table(path, [*wanted, TraceColumn("fetch_time", "float"), TraceColumn(rate, "float", minimum=0)])
+    tests: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for unit, test, *row in zip(
+        *(table[key].tolist() for key in ("unit_id", "dtime", "fetch_time", rate)), strict=True
+    ):
+        tests.setdefault(unit, {}).setdefault(test, []).append((row[0] / 1e6, 8.0 * row[1]))
+    pieces = []
+    for unit_tests in tests.values():
+        parts = [np.array(sorted(rows)).T for rows in unit_tests.values()]
+        durations_s = np.concatenate([np.diff(times_s, prepend=0.0) for times_s, _ in parts])
+        rates_bps = np.concatenate([rates for _, rates in parts])
+        pieces.append((durations_s[durations_s > 0], rates_bps[durations_s > 0]))
+    return joined(name, pieces, f"FCC MBA: {rate} (bytes/s) by fetch_time (us)")
+
+
+TABLES: tuple[tuple[set[str], Callable[[Path, str], ThroughputLog]], ...] = (
+    (SENT, log_of_puffer),
+    ({"DL_bitrate", "Timestamp"}, _log_of_5g),
+    ({"unit_id", "dtime", "fetch_time", "bytes_sec"}, _log_of_fcc),
+)
 
 
 # Pensieve and Puffer as two columns (seconds, Mbit/s); Mahimahi (the millisecond of every packet) ---------------------
@@ -187,7 +164,7 @@ def _log_of_two_columns(path: Path, name: str) -> ThroughputLog:
     keeps = durations_s > 0
     form = "two columns: time (s) and rate (Mbit/s)"
     rates_bps: Floats = 1e6 * rates_mbps[:-1][keeps]
-    return _split_at_gaps(ThroughputLog(name, durations_s[keeps], rates_bps, form=form))
+    return split_at_gaps(ThroughputLog(name, durations_s[keeps], rates_bps, form=form))
 
 
 def _log_of_packets(path: Path, name: str) -> ThroughputLog:
@@ -200,65 +177,6 @@ def _log_of_packets(path: Path, name: str) -> ThroughputLog:
     packets = np.bincount((times_ms / 1e3).astype(np.int64)).astype(np.float64)
     form = "Mahimahi: the time (ms) of every packet of 1504 bytes"
     return ThroughputLog(name, np.ones(len(packets)), PACKET_BITS * packets, form=form)
-
-
-# CMCD (CTA-5004): the keys that a player sends with every request, as query strings or JSON --------------------------
-#
-# `mtp` is the measured throughput in kbit/s. A sample lasts until the next request of the session where requests have
-# a time `ts` (ms), else as long as its object `d` (ms) plays, which holds in the long run. `bs` reports a stall.
-
-
-def _log_of_cmcd(path: Path, name: str) -> ThroughputLog:
-    sessions: dict[str, list[Mapping[str, str]]] = {}
-    try:
-        reports = [report for report in map(_cmcd_report, _cmcd_lines(_text(path))) if "mtp" in report]
-        for report in reports:
-            sessions.setdefault(report.get("sid", ""), []).append(report)
-        parts = [_cmcd_samples(each) for each in sessions.values()]
-    except (ValueError, KeyError, RecursionError) as error:
-        raise BadTrace(path, f"has a CMCD report that cannot be used ({error}); expected mtp and ts or d") from error
-    if not parts:
-        raise BadTrace(path, "has no CMCD report with 'mtp', the measured throughput; let the player send it")
-    durations_s, rates_bps = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    starts = np.concatenate(([0], np.cumsum([len(durations) for durations, _ in parts])))[:-1]
-    num_stalls = sum("bs" in report and report["bs"].lower() != "false" for report in reports)
-    form = "CMCD: mtp (kbit/s), ts or d (ms), bs (stall)"
-    log = ThroughputLog(name, durations_s, rates_bps, tuple(starts.tolist()), form, num_stalls, len(reports))
-    return _split_at_gaps(log)
-
-
-def _cmcd_lines(text: str) -> list[Any]:
-    if text.lstrip().startswith("["):
-        return list(json.loads(text))
-    return [line for line in text.splitlines() if line.strip()]
-
-
-def _cmcd_report(line: Any) -> dict[str, str]:
-    """The keys of one report: a JSON object, or `br=3200,bs,mtp=48100` in a query string or alone."""
-    if isinstance(line, str) and line.lstrip().startswith("{"):
-        line = json.loads(line)
-    if isinstance(line, Mapping):
-        inner = line.get("cmcd", line.get("CMCD", line))
-        return (
-            {str(key): str(value) for key, value in inner.items()} if isinstance(inner, Mapping) else _keys(str(inner))
-        )
-    found = re.search(r"[?&\s]CMCD=([^&\s\"]+)", f" {line}")
-    return _keys(unquote(found[1]) if found else line)
-
-
-def _keys(text: str) -> dict[str, str]:
-    pairs = (part.strip().partition("=") for part in text.split(","))
-    return {key: value.strip('"') if equals else "true" for key, equals, value in pairs}
-
-
-def _cmcd_samples(reports: list[Mapping[str, str]]) -> tuple[Floats, Floats]:
-    rates_bps = np.array([1e3 * float(report["mtp"]) for report in reports])
-    if all("ts" in report for report in reports) and len(reports) > 1:
-        gaps_s = np.diff([float(report["ts"]) / 1e3 for report in reports])
-        durations_s = np.append(gaps_s, _median_duration_s(gaps_s))
-    else:
-        durations_s = np.array([float(report["d"]) / 1e3 for report in reports])
-    return durations_s[durations_s > 0], rates_bps[durations_s > 0]
 
 
 def _read_table(path: Path) -> tuple[Floats, Floats]:
@@ -275,14 +193,7 @@ def _read_table(path: Path) -> tuple[Floats, Floats]:
     if (durations_s <= 0).any():
         line = int(np.argmax(durations_s <= 0)) + 3
         raise BadTrace(path, "time does not go forward; sort the samples by time", line=line, column="time_s")
-    return np.append(durations_s, _median_duration_s(durations_s)), table["rate_bps"]
-
-
-def _median_duration_s(durations_s: Floats) -> float:
-    """The median, without numpy's masked arrays, which `np.median` would import; one second if there is none."""
-    ordered = np.sort(durations_s)
-    num = len(ordered)
-    return float(ordered[(num - 1) // 2] + ordered[num // 2]) / 2 if num else 1.0
+    return np.append(durations_s, median_duration_s(durations_s)), table["rate_bps"]
 
 
 def _check_log(path: Path, durations_s: Floats, rates_bps: Floats) -> None:
@@ -303,9 +214,18 @@ def _check_log(path: Path, durations_s: Floats, rates_bps: Floats) -> None:
         raise BadTrace(path, f"has a mean rate of {mean_bps:g} bit/s, which no link has; check the unit of the rate")
 
 
+def _log_of_cmcd(path: Path, name: str) -> ThroughputLog:
+    return log_of_cmcd(path, name, _text(path))
+
+
+def _log_of_events(path: Path, name: str) -> ThroughputLog:
+    return log_of_events(path, name, _text(path))
+
+
 FORMS: dict[str, Callable[[Path, str], ThroughputLog]] = {
     r"\s*\[\s*\{[^}]*\"(duration_ms|bandwidth_kbps)\"": _log_of_samples,
-    r"[\s\S]*?([?&\s]CMCD=|\"mtp\"|\"cmcd\"|^\s*[a-z]+=[^\n]*\bmtp=|[\s,]mtp=\d)": _log_of_cmcd,
+    r"(?i)[\s\S]*?([?&\s]CMCD=|\"mtp\"|\"cmcd[-\"]|^\s*[a-z]+=[^\n]*\bmtp=|[\s,]mtp=\d)": _log_of_cmcd,
+    r"\s*[\[{][\s\S]*?\"(loading|trequest|timeMs)\"": _log_of_events,
     r"\s*[-+.\de]+[ \t]+[-+.\de]+[ \t]*(\r?\n|$)": _log_of_two_columns,
     r"\s*\d+[ \t]*\r?\n\s*\d+[ \t]*(\r?\n|$)": _log_of_packets,
 }

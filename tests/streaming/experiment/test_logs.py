@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +115,32 @@ def test_advice_names_the_form_and_warns_of_a_short_log(tmp_path: Path) -> None:
     assert "the log lasts 59 s" in found.notes[1]
 
 
-def test_stalls_in_the_log_stand_beside_the_replayed_ones(tmp_path: Path) -> None:
-    lines = [f'{{"mtp": {2000 + 500 * (k % 4)}, "ts": {2000 * k}, "sid": "a"}}' for k in range(400)]
-    lines[7] = lines[7].replace("}", ', "bs": true}')
+def test_stalls_of_the_log_are_compared_with_predicted_ones(tmp_path: Path) -> None:
+    """Two sessions: one is as fast as it plays, the other pauses for 30 s after its tenth segment."""
+    steady = [f'{{"mtp": 4000, "br": 2000, "d": 4000, "sid": "a", "ts": {4000 * k}}}' for k in range(40)]
+    slow = [{"mtp": 4000, "br": 2000, "d": 4000, "sid": "b", "ts": 4000 * k} for k in range(40)]
+    slow[10] |= {"mtp": 200}
+    slow[11] |= {"bs": True}
     path = tmp_path / "cmcd.log"
-    path.write_text("\n".join(lines))
-    found = report("advise", logs=[str(path)], bitrate_bps=2e6, players=["dash.js"])
+    path.write_text("\n".join([*steady, *map(json.dumps, slow)]))
+    found = report("advise", logs=[str(path)], bitrate_bps=2e6, players=["dash.js", "shaka"])
+    table = next(table for table in found.tables if table.title == "Stalls in the log, and predicted")
 
-    assert found.notes[-1] == "the log itself reports 1 stalls in 400 requests"
+    assert table.rows == (
+        ("reported", 2, 1, 50.0),
+        ("predicted, dash.js", 2, 1, 50.0),
+        ("predicted, shaka", 2, 1, 50.0),
+    )
+
+
+def test_a_ladder_has_its_mean_bitrate_and_the_rule_that_is_asked_for() -> None:
+    ladder = {"bitrates_bps": [0.6e6, 1.2e6, 2.4e6], "bitrate_bps": 2.4e6, "players": ["dash.js"], "logs": [str(LOG)]}
+    own, bola = report("advise", **ladder).tables[0], report("advise", rule="bola", **ladder).tables[0]
+    single = report("advise", logs=[str(LOG)], bitrate_bps=2.4e6, players=["dash.js"]).tables[0]
+
+    assert (column(own, "rule")[0], column(bola, "rule")[0]) == ("dynamic", "bola")
+    assert 0.6 < column(own, "bitrate")[0] < 2.4
+    assert column(own, "P(stall)")[0] < column(single, "P(stall)")[0]
 
 
 def test_a_higher_mean_that_is_expected_means_fewer_stalls() -> None:

@@ -13,7 +13,7 @@ from takeup.streaming.capacity_fit import MEAN_VIDEO_S, SPEEDS, THRESHOLDS_S, me
 from takeup.streaming.chains import ps_cell
 from takeup.streaming.model import Cell, Player
 from takeup.streaming.simulate.cell import simulate_cell
-from takeup.streaming.simulate.replay import SteadyLog, held_out_errors, replay_intervals
+from takeup.streaming.simulate.replay import SteadyLog, held_out_errors, play_segments, replay_intervals
 from takeup.streaming.solvers.fluid import DoublingSolver
 
 MEAN_S = 60.0
@@ -197,3 +197,24 @@ def test_a_goal_and_segments_are_refused_where_they_would_be_ignored() -> None:
         simulate_cell(Cell(2.8e6, 360e3, 0.1, 5), Player(5.0, 5.0, 30.0), num_videos=10)
     with pytest.raises(BadInput, match="segment_s above zero"):
         log_of([1.0] * 9).outcomes(Player(5.0), 1.0, MEAN_S)
+
+
+@pytest.mark.parametrize("goal_s", [6.0, 14.0])
+def test_a_recorded_session_plays_as_the_replay_does(goal_s: float) -> None:
+    log, player = log_of([1.6] * 10 + [0.3] * 20 + [3.0] * 10), Player(4.0, 2.0, goal_s, 2.0)
+    found = log.outcomes(player, 1.0, 1e12, length_s=24.0)[0]
+    took_s, now_s, buffer_s, received = [], 0.0, 0.0, np.concatenate(([0.0], np.cumsum(np.tile(log.rates_bps, 4))))
+    playing = False
+    for _ in range(12):
+        if playing and buffer_s > goal_s:
+            now_s, buffer_s = now_s + buffer_s - goal_s, goal_s
+        have = np.interp(now_s, np.arange(len(received)), received)
+        took_s.append(float(np.interp(have + 2.0, received, np.arange(len(received)))) - now_s)
+        now_s += took_s[-1]
+        stalls = playing and took_s[-1] > buffer_s
+        buffer_s = max(0.0, buffer_s - (took_s[-1] if playing else 0.0)) + 2.0
+        playing = (not stalls and (playing or buffer_s >= 4.0)) or (stalls and buffer_s >= 2.0)
+
+    assert play_segments(np.full(12, 2.0), np.array(took_s), player) == pytest.approx(
+        (found[1], found[2], found[3]), abs=1e-6
+    )

@@ -173,7 +173,7 @@ def advise(scenario: StreamingScenario, quiet: bool) -> Report:
     settings = Table(
         "Settings of the best rows", (Column("player"), Column("version"), Column("configuration")), snippets
     )
-    tables = (_outcome_table(rows, scenario), settings, held_out)
+    tables = (_outcome_table(rows, scenario), settings, held_out, *_back_test(log, scenario))
     return scenario_report(scenario, f"Streaming: advice from {log.name}", *tables, chart, notes=notes)
 
 
@@ -262,9 +262,29 @@ def _advice_notes(
     ]
     if not _is_ladder(scenario):
         notes.append(_chain_note(capacity_fit.fit_capacity(pieces), steady, player, scenario))
-    if log.num_stalls is not None:
-        notes.append(f"the log itself reports {log.num_stalls} stalls in {log.num_reports} requests")
     return tuple(notes)
+
+
+def _back_test(log: ThroughputLog, scenario: StreamingScenario) -> tuple[Table, ...]:
+    """The stalls that the sessions of a log report, and those of the same downloads by the rules of each player."""
+    from takeup.streaming.simulate.replay import play_segments
+
+    reported = [session.num_stalls for session in log.sessions if session.num_stalls is not None]
+    if not reported:
+        return ()
+    rows: list[tuple[str | float, ...]] = [("reported", len(reported), sum(reported), _positive(reported))]
+    known = [session for session in log.sessions if session.is_known]
+    for name in scenario.players if known else ():
+        player = PROFILES[name].default(scenario.segment_s, max(_rungs(scenario)))
+        played = [play_segments(each.content_s, each.took_s, player)[0] for each in known]
+        rows.append((f"predicted, {name}", len(known), sum(played), _positive(played)))
+    note = "predicted: the recorded segments and download times, played by the default rules of each player"
+    columns = (Column("stalls"), Column("sessions"), Column("number"), Column("sessions with stalls", "%", 1))
+    return (Table("Stalls in the log, and predicted", columns, tuple(rows), note),)
+
+
+def _positive(counts: Sequence[int]) -> float:
+    return 100 * sum(count > 0 for count in counts) / len(counts)
 
 
 def _chain_note(fitted: CapacityFit, steady: SteadyLog, player: Player, scenario: StreamingScenario) -> str:

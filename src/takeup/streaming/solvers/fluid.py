@@ -223,5 +223,5 @@ def goal_phase(chain: Chain, goal_s: float) -> GoalPhase:
     paced = chain.generator - np.diag(chain.end * np.minimum(1.0, chain.drain / chain.fill))
     full = censor(paced, watched.kept).rates
     falls = blocks.falls
-    leaves: Floats = np.linalg.solve(-full[np.ix_(~falls, ~falls)], full[np.ix_(~falls, falls)])
-    return GoalPhase(blocks, watched, leaves, goal_s)
+    leaves = np.linalg.solve(-full[np.ix_(~falls, ~falls)], full[np.ix_(~falls, falls)])
+    return GoalPhase(blocks, watched, np.asarray(leaves, np.float64), goal_s)
