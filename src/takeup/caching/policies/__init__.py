@@ -13,7 +13,8 @@ from takeup.caching.policies.lru import FirstInFirstOut, LeastRecentlyUsed, Spar
 from takeup.caching.policies.mrd import MostReferenceDistance
 from takeup.caching.policies.s3fifo import S3Fifo
 from takeup.caching.policies.sieve import Sieve
-from takeup.errors import BadInput, UnknownName
+from takeup.core import plugins
+from takeup.errors import BadInput
 
 POLICIES: dict[str, PolicySpec] = {
     "lru": PolicySpec("lru", LeastRecentlyUsed),
@@ -35,9 +36,7 @@ POLICIES: dict[str, PolicySpec] = {
 def find_policy(text: str) -> PolicySpec:
     """`lerc`, `lerc+admission` or `dag-admission`: a policy with its own default, with or without admission."""
     name, sign, option = text.replace("-", "+").partition("+")
-    if name not in POLICIES:
-        raise UnknownName("caching policy", name, POLICIES)
-    spec = POLICIES[name]
+    spec = plugins.find_policy("caching", name, POLICIES, ("name", "make", "uses_table"))
     if not sign:
         return _with_admission(spec, spec.name, spec.admission)
     if option != "admission":

@@ -8,7 +8,7 @@ from takeup.cluster.contract import NoQuota, QuotaSource
 from takeup.cluster.policies import baselines, gfs
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.rules import SchedulerRules
-from takeup.errors import UnknownName
+from takeup.core import plugins
 
 POLICIES: dict[str, SchedulerRules] = {
     "fifo": baselines.FIFO,
@@ -46,6 +46,5 @@ def find_policy(name: str, quota_source: QuotaSource | None = None, is_exact: bo
 
     `is_exact`: when it decides for a real engine, victims of gangs are the best that a solver finds in time.
     """
-    if name not in POLICIES:
-        raise UnknownName("cluster policy", name, POLICIES)
-    return RuleBasedScheduler(name, POLICIES[name], quota_source or NoQuota(), is_exact)
+    rules = plugins.find_policy("cluster", name, POLICIES, SchedulerRules._fields)
+    return RuleBasedScheduler(name, rules, quota_source or NoQuota(), is_exact)

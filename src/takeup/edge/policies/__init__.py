@@ -1,5 +1,6 @@
 """All policies by name. To add one: a file here, a line below, a test, a row in the domain's README."""
 
+from takeup.core import plugins
 from takeup.edge.contract import Policy
 from takeup.edge.policies.auto import Auto
 from takeup.edge.policies.cg import ColumnGeneration
@@ -7,7 +8,6 @@ from takeup.edge.policies.exact import Exact
 from takeup.edge.policies.gma import Gma
 from takeup.edge.policies.joint import Joint, JointPlus
 from takeup.edge.policies.separate import CpuFirst, Local, MinimumGroups, RadioFirst
-from takeup.errors import UnknownName
 
 POLICIES: dict[str, Policy] = {
     "local": Local(),
@@ -25,6 +25,4 @@ POLICIES: dict[str, Policy] = {
 
 def find_policy(name: str) -> Policy:
     """The policy of this name."""
-    if name not in POLICIES:
-        raise UnknownName("edge policy", name, POLICIES)
-    return POLICIES[name]
+    return plugins.find_policy("edge", name, POLICIES, ("name", "ignores_cpu", "allocate"))
