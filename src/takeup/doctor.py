@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,7 +12,9 @@ import click
 
 from takeup.core.extras import packages, remedy
 from takeup.core.lazy import load
+from takeup.core.render.formatting import clean
 from takeup.core.report import Column, Report, Table
+from takeup.errors import TakeupError
 from takeup.output import output_options, show
 
 
@@ -26,6 +29,7 @@ class Requirement:
     needs_root: bool = False
     why_not: str = ""  # a function of the first package's version that returns the obstacle, if any
     core: tuple[str, ...] = ()
+    asks: str = ""  # a function that asks the engine, and returns its answer and whether it can be used
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -38,6 +42,7 @@ class Requirement:
         return " and ".join(filter(None, [remedy(self.extras) if self.extras else "", self.remedy]))
 
 
+ANSWER_S = 1.0  # an engine has to answer
 ROUTER = "install iproute2 and be root, or use the user-space link"
 REQUIREMENTS = (
     Requirement("core", remedy="pip install takeup", core=("click", "numba", "numpy", "pydantic", "rich", "scipy")),
@@ -56,9 +61,15 @@ REQUIREMENTS = (
     Requirement(
         "cluster engine slurm",
         programs=("squeue", "sinfo", "scontrol", "sacctmgr"),
-        remedy="install the clients of Slurm (slurm-client), or try a laboratory: scripts/slurm-lab",
+        remedy="install the clients of Slurm (slurm-client) and let them reach a controller",
+        asks="takeup.doctor:ask_slurm",
     ),
-    Requirement("cluster engine kubernetes", ("k8s",)),
+    Requirement(
+        "cluster engine kubernetes",
+        ("k8s",),
+        remedy="a kubeconfig that can be used",
+        asks="takeup.doctor:ask_kubernetes",
+    ),
     Requirement("edge engine cloudlet"),
     Requirement("edge link namespaces", programs=("ip", "tc"), remedy=ROUTER, needs_root=True),
     Requirement("edge environment for learners", ("gym",)),
@@ -83,7 +94,40 @@ def examine(need: Requirement) -> tuple[bool, str]:
     if need.why_not and (reason := load(need.why_not)(versions[need.packages[0]])):
         return False, reason
     found = [f"{package} {number}" for package, number in versions.items()]
-    return True, ", ".join([*found, *need.programs, *(["root"] if need.needs_root else [])])
+    found += [*need.programs, *(["root"] if need.needs_root else [])]
+    works, answer = load(need.asks)() if need.asks else (True, "")
+    return works, ", ".join(filter(None, [*found, answer]))
+
+
+def ask_slurm() -> tuple[bool, str]:
+    """Whether a controller of Slurm answers within `ANSWER_S`, and what it says."""
+    try:
+        asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False, f"no controller answers within {ANSWER_S:g} s"
+    except OSError as error:
+        return False, f"scontrol cannot be run: {error.strerror}"
+    lines = (asked.stdout or asked.stderr).strip().splitlines() or ["scontrol ping says nothing"]
+    return asked.returncode == 0 and " is UP" in asked.stdout, clean(lines[0])
+
+
+def ask_kubernetes() -> tuple[bool, str]:
+    """Whether the API server of the usual kubeconfig is ready within `ANSWER_S`."""
+    from takeup.cluster.engines.kubernetes.client import Client, find_access
+
+    try:
+        client = Client(find_access(), timeout_s=ANSWER_S)
+        try:
+            client.get("/readyz")
+        finally:
+            client.close()
+    except TakeupError as error:
+        return False, clean(str(error))
+    return True, f"{client.access.server} is ready"
+
+
+def _state(works: bool, found: str) -> str:
+    return "works" if works else "missing" if found.startswith("missing") else "no answer"
 
 
 def _is_root() -> bool:
@@ -101,10 +145,13 @@ def _version(package: str) -> str | None:
 @output_options
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, out: Path | None, quiet: bool) -> None:
-    """Check which parts work on this machine, and what is missing. Exit code 1 if the core itself is broken."""
+    """Check which parts work on this machine, and what is missing; engines are asked and have a second to answer.
+
+    Exit code 1 if the core itself is broken.
+    """
     findings = {need: examine(need) for need in REQUIREMENTS}
     rows = tuple(
-        (need.part, "works" if works else "missing", found, "" if works else need.how_to_get_it)
+        (need.part, _state(works, found), found, "" if works else need.how_to_get_it)
         for need, (works, found) in findings.items()
     )
     columns = (Column("part"), Column("state"), Column("found"), Column("to get it"))
