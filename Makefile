@@ -1,5 +1,5 @@
 # The words a person needs. Everything happens in .venv; no root, nothing outside this folder.
-.PHONY: run test test-engines test-random mutants test-spark35 faults check house bench docs clean
+.PHONY: run test test-engines test-random mutants test-spark35 faults fuzz soak check house bench docs clean
 
 run:  ## set up the core with charts and trace files, and take the tour
 	@scripts/setup tour
@@ -34,6 +34,14 @@ test-spark35:  ## the Spark plug-in on Spark 3.5, in an environment of its own
 faults:  ## every system call of every writer fails or is the last one: 10,000 points; FAULTS="--share 0.1" runs a tenth
 	@scripts/setup test
 	@cd tests && PYTHONPATH=. ../.venv/bin/python -m support.faults.lab $(FAULTS)
+
+fuzz:  ## damaged inputs for every reader, for an hour; FUZZ="--seconds 60 --first 1000000" for other ones
+	@scripts/setup test
+	@cd tests && PYTHONPATH=.:.. ../.venv/bin/python -m fuzz.fuzzer --kept ../fuzz-failures $(FUZZ)
+
+soak:  ## server, Slurm controller, Spark driver and watch for 30 minutes, and how memory, descriptors and threads grow
+	@scripts/setup test
+	@cd tests && PYTHONPATH=. ../.venv/bin/python -m support.soak $(SOAK)
 
 check:  ## format, lint and types
 	@scripts/setup test

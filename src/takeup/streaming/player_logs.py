@@ -67,10 +67,13 @@ def _played(session: Session) -> PlayedSession:
 
 def _records(text: str) -> list[Any]:
     """A JSON list, or lines of JSON, or other lines."""
-    if text.lstrip().startswith("["):
-        return list(json.loads(text))
-    lines = [line for line in text.splitlines() if line.strip()]
-    return [json.loads(line) if line.lstrip().startswith("{") else line for line in lines]
+    try:
+        if text.lstrip().startswith("["):
+            return list(json.loads(text))
+        lines = [line for line in text.splitlines() if line.strip()]
+        return [json.loads(line) if line.lstrip().startswith("{") else line for line in lines]
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 # CMCD (CTA-5004): the keys that a player sends with every request, as query strings, headers or JSON ------------------

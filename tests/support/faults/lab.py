@@ -71,10 +71,11 @@ class Attempt:
     tell: Tell
 
     def __call__(self, number: int, action: Callable[[], object], *refusals: type[BaseException]) -> bool:
+        caught: tuple[type[BaseException], ...] = (TakeupError, *refusals)
         self.tell(f"begin {number}")
         try:
             action()
-        except (TakeupError, *refusals) as error:
+        except caught as error:
             self.tell(f"{'unknown' if 'it is unknown' in str(error) else 'refused'} {number}")
             return False
         self.tell(f"done {number}")

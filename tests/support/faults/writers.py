@@ -131,8 +131,8 @@ def _plans(seed: int) -> list[Operation]:
     made = [Profile.uniform(3, 4 + version, 0.01 * (1 + seed)) for version in range(NUM_VERSIONS)]
     schedules = [find_planner("one_f_one_b").plan(it).schedule for it in made]
     return [
-        *(lambda folder, it=it: save_profile(it, folder / "profile.toml") for it in made),  # type: ignore[misc]
-        *(lambda folder, it=it: save_schedule(it, folder / "schedule.csv") for it in schedules),  # type: ignore[misc]
+        *(lambda folder, it=it: save_profile(it, folder / "profile.toml") for it in made),
+        *(lambda folder, it=it: save_schedule(it, folder / "schedule.csv") for it in schedules),
     ]
 
 
@@ -143,8 +143,8 @@ def _records(seed: int) -> list[Operation]:
     found = [Finding(number, event, "none") for number in range(NUM_VERSIONS)]
     orders = [(0, 1, 2), (2, 1, 0)]
     return [
-        *(lambda folder, it=it: write_finding(folder / "out", it, session) for it in found),  # type: ignore[misc]
-        *(lambda folder, it=it: write_rank_order(folder, it) for it in orders),  # type: ignore[misc]
+        *(lambda folder, it=it: write_finding(folder / "out", it, session) for it in found),
+        *(lambda folder, it=it: write_rank_order(folder, it) for it in orders),
     ]
 
 
@@ -156,7 +156,7 @@ def _spilled(seed: int) -> list[Operation]:
         store.put(number, blocks[number])
 
     def fill(folder: Path) -> None:
-        table = GroupTable("hits")
+        table = GroupTable("additive")
         store = LocalStore(find_policy("lru").make(table, 6000), table, 6000, folder)
         for number in range(len(blocks)):
             put(store, number)

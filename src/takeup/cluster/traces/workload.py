@@ -176,6 +176,7 @@ Texts = npt.NDArray[np.object_]
 Nodes = Mapping[str, tuple[int, ...]]
 
 NODE_GPUS = 8
+LEAST_SHARE = 1e-3  # of a GPU: schedulers count thousandths
 HOUR_S = 3600.0
 
 
@@ -296,10 +297,11 @@ def _num_too_large(workload: Workload) -> int:
 
 
 def skip_odd_sizes(rows: TraceRows, gpus: str, workers: str | None = None, *, strict: bool) -> None:
-    """Skip rows with a fractional number of GPUs above one, or with a fractional number of workers."""
+    """Skip rows with a fractional number of GPUs above one or below all shares, or of workers."""
     asked = rows.columns[gpus]
     reason = f"{gpus} is above one and not a whole number"
     rows.check((asked > 1) & (asked != np.floor(asked)), reason, gpus, strict=strict)
+    rows.check((asked > 0) & (asked < LEAST_SHARE), f"{gpus} is below {LEAST_SHARE:g}", gpus, strict=strict)
     if workers:
         count = rows.columns[workers]
         rows.check(count != np.floor(count), f"{workers} is not a whole number", workers, strict=strict)

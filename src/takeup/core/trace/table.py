@@ -27,7 +27,7 @@ Kind = Literal["int", "float", "text"]
 FORMATS = (".csv", ".csv.gz", ".parquet")
 
 _EXPECTED = {"int": "a whole number", "float": "a number", "text": "text in UTF-8"}
-_WHOLE_NUMBER = re.compile(r"\s*-?[0-9]+\s*")
+_WHOLE_NUMBER = re.compile(r"\s*-?[0-9]{1,40}\s*")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what undecodable bytes become under surrogateescape
 
 
@@ -62,7 +62,7 @@ class TraceColumn:
             return None
         value = _number(cell, self.kind)
         if value is None:
-            return f"{cell!r} is not {expected}"
+            return f"{cell[:40]!r} is not {expected}"
         if value < self.least:
             return f"{cell.strip()} is below {self.minimum}, the least this column allows"
         return None

@@ -104,7 +104,8 @@ class AdapterRegistry:
             self._check_content(staged, name)
             return self._keep(tenant, name, staged, folder / f"{name}.{digest}{SUFFIX}")
         except BaseException:
-            staged.unlink(missing_ok=True)
+            with suppress(OSError):
+                staged.unlink()
             raise
 
     def remove(self, tenant: str, name: str) -> RegisteredAdapter:

@@ -209,7 +209,7 @@ def test_a_list_of_numbers_in_brackets_is_what_it_was_made_from(numbers: list[in
 @pytest.mark.parametrize(
     ("text", "num"),
     [
-        ("n[0-999999999]", 65_536),
+        ("n[0-999999999]", 10_000),
         ("n[0-9]" + "[0-9]" * 400, 0),
         ("n[1-3:0]", 3),
         ("n[²]", 0),

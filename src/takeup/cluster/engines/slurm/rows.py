@@ -105,7 +105,7 @@ NEVER = "never"  # what a job depends on that cannot happen any more
 MOST_TASKS = 1000  # of one array, waiting at a time
 GPUS = re.compile(r"(?:gres[:/])?gpu(?::(?P<model>[^:,=()\d][^:,=()]*))?(?:[:=](?P<count>\d+))?(?:\(.*\))?")
 DEPENDENCY = re.compile(r"[:?,](\d+)[^,?()]*\((unfulfilled|failed)\)")
-MOST_HOSTS, MOST_BRACKETS = 65_536, 4  # what Slurm itself expands, and how often in one name
+MOST_HOSTS, MOST_BRACKETS = 10_000, 4  # names in a list, and brackets in a name
 RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?::([0-9]{1,9}))?")
 BRACKETS = re.compile(r"([^,\[\]]*)\[([^\]]*)\]")
 UNFIT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "NOT_RESPONDING", "MAINTENANCE", "POWERED_DOWN"}
