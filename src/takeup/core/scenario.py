@@ -52,7 +52,7 @@ def load_scenario(path: Path) -> dict[str, Any]:
         raise BadScenario(f"{path}: this is not a text file; give the path of a .toml file") from error
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         problem = str(error).replace("end of document", f"line {len(text.splitlines())}, the end of the file")
         raise BadScenario(f"{path}: this is not TOML: {problem}; write one 'key = value' per line") from error
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.core.limits import read_json, read_text
+from takeup.core.limits import read_json, read_text, reading
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
 from takeup.streaming.player_logs import (
@@ -48,7 +48,8 @@ def read_logs(paths: Iterable[Path], name: str) -> ThroughputLog:
 
 def read_log(path: Path) -> ThroughputLog:
     """One measurement from a file of any form in FORMS, which its content decides."""
-    found = _recognised(path)
+    with reading(path, "expected a throughput log, see docs/guides/file-formats.md"), np.errstate(all="ignore"):
+        found = _recognised(path)
     _check_log(path, found.durations_s, found.rates_bps)
     return found
 

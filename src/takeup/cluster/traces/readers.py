@@ -353,7 +353,7 @@ def read_openb(pods: Path, nodes: Path, options: TraceOptions | None = None) -> 
 def _gpus(rows: TraceRows) -> Floats:
     """Whole GPUs, or a share of one."""
     num_gpus, milli = rows.columns["num_gpu"], rows.columns["gpu_milli"]
-    return np.asarray(np.where(num_gpus > 1, np.floor(num_gpus), num_gpus * np.clip(milli, 0, 1000) / 1000))
+    return np.asarray(np.where(num_gpus > 1, np.floor(num_gpus), num_gpus * (np.clip(milli, 0, 1000) / 1000)))
 
 
 def _read_openb_nodes(path: Path, options: TraceOptions) -> Nodes:
