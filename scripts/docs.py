@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from enum import EnumType
 from importlib import import_module
 from math import isclose
@@ -21,7 +22,7 @@ import headlines
 from takeup.cli import takeup as command_tree
 from takeup.core.files import write_atomically
 from takeup.core.render.formatting import check_cells
-from takeup.core.report import Check, Report
+from takeup.core.report import Check, Exercises, Report
 from takeup.papers import PAPERS, reproduce
 from takeup.rerun import RUNNERS
 
@@ -52,13 +53,13 @@ KINDS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "R
 DOMAINS = [f"takeup.{name}" for name in RUNNERS if name != "papers"]
 ABOUT_RESULTS = """\
 `takeup reproduce PAPER` prints these with their reasons. *The paper* is a number it prints. *Measured* is an
-independent re-creation in another program. *Our bar* is a limit we set. The reports also show numbers that do not
-count: those that could not be checked against a paper's text (*not verified*), *arithmetic* on a paper's own numbers,
-and generators compared with the table they were built from (*restated*). Ours are simulated, and in streaming computed;
-the workloads have the shape of the papers' applications, not their sizes. LERC's cells depend on a random order of
-tenants: the draw that is compared was chosen to be near the reference, and the report shows the spread over forty
-others. LERC's time saved depends on how long a load takes, which is not known and was chosen with the paper's number in
-view: from 0 to 0.05 s it ranges from 0.44 to 0.27.
+independent re-creation in another program. *Our bar* is a limit we set. *Simulation*: our decisions played in one of
+our simulators; the others are computed by the code that a user runs. The reports also show numbers that do not count:
+those that could not be checked against a paper's text (*not verified*), *arithmetic* on a paper's own numbers, and
+generators compared with the table they were built from (*restated*). The workloads have the shape of the papers'
+applications, not their sizes. LERC's cells depend on a random order of tenants: the draw that is compared was chosen to
+be near the reference, and the report shows the spread over forty others. LERC's time saved depends on how long a load
+takes, which is not known and was chosen with the paper's number in view: from 0 to 0.05 s it ranges from 0.44 to 0.27.
 """
 GENERATED = "<!-- Written by scripts/docs.py; change the code and run `make docs`. -->"
 
@@ -171,10 +172,11 @@ def _largest_difference(cells: list[Check], figure: str) -> Check:
     differences = [abs(float(cell.ours or 0) - float(cell.expected or 0)) for cell in cells]
     limits = [max(cell.tolerance or 0.0, SMALLEST_TOLERANCE) for cell in cells]
     name = f"{len(cells)} cells of {figure}, largest difference"
+    kind: Exercises = "simulation" if any(cell.exercises == "simulation" for cell in cells) else "product"
     if len(set(limits)) == 1:
-        return Check.at_most(name, max(differences), limits[0], source="measured")
+        return replace(Check.at_most(name, max(differences), limits[0], source="measured"), exercises=kind)
     worst = max(difference / limit for difference, limit in zip(differences, limits, strict=True))
-    return Check.at_most(f"{name} in tolerances", worst, 1.0, source="measured")
+    return replace(Check.at_most(f"{name} in tolerances", worst, 1.0, source="measured"), exercises=kind)
 
 
 def _row(paper: str, check: Check) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from takeup.errors import BadInput
 SCHEMA_VERSION = 1
 Cell: TypeAlias = str | int | float | bool | None
 Source: TypeAlias = Literal["paper", "unverified", "bar", "measured"]
-Exercises: TypeAlias = Literal["product", "arithmetic", "restated"]
+Exercises: TypeAlias = Literal["product", "simulation", "arithmetic", "restated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Check:
 
     `source` says where the expected number comes from: printed in the paper, recalled but unverified, a target we set,
     or an independent measurement. `tolerance` is absolute, in the unit of the numbers. `exercises` says what computed
-    ours: code of the product (its simulators included), arithmetic on the paper's own numbers, or a generator that is
-    compared with the table it was built from. Only the first counts.
+    ours: code of the product, its decisions in one of our simulators, arithmetic on the paper's own numbers, or a
+    generator that is compared with the table it was built from. Only the first two count.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Check:
     @property
     def counts(self) -> bool:
         """Whether this check counts for `Report.holds` and in "N of M"."""
-        return self.source != "unverified" and self.exercises == "product"
+        return self.source != "unverified" and self.exercises in {"product", "simulation"}
 
     @classmethod
     def near(
