@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import pytest
 from command_line import Run, assert_one_sentence
 from takeup.cli import takeup as command_tree
 from takeup.core.report import Check, Report
-from takeup.tour import STOPS
 
 DATA = Path(__file__).parent / "caching" / "data"
 TASKS = "task,compute_s,inputs,outputs,output_bytes\n"
@@ -190,7 +188,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(run: Run, arguments: tuple
         (("caching", "simulate", "lru", "--capcity", "1GB"), "--capacity"),
         (("caching", "simulate"), "'POLICY'"),
         (("caching", "simulate", "lru", "--seed", "x"), "'x'"),
-        (("xyz",), "no command 'xyz' (known: caching, cluster, edge, serving, serve, streaming, training, tour"),
+        (("xyz",), "no command 'xyz' (known: caching, cluster, edge, serving, serve, streaming, training, try"),
     ],
 )
 def test_a_misused_command_shows_its_usage(run: Run, arguments: tuple[str, ...], hint: str) -> None:
@@ -326,13 +324,3 @@ def test_a_folder_that_is_a_file_is_one_sentence(run: Run) -> None:
     assert outcome.code == 2
     assert outcome.err.startswith("error: cannot write folder")
     assert Path("folder").read_text() == "mine"
-
-
-def test_json_of_the_tour_is_a_report_for_each_system(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("takeup.tour.STOPS", STOPS[:3])  # the whole tour is taken in test_tour.py
-    outcome = run("tour", "--json", "--quiet", "--out", "here")
-    reports = json.loads(outcome.out)
-
-    assert outcome.code == 0
-    assert list(reports) == [stop.system for stop in STOPS[:3]]
-    assert Path("here/index.html").exists()

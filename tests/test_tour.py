@@ -1,19 +1,27 @@
-"""The tour shows every system that is present, and shows it winning where its paper says it wins."""
+"""The tour shows every system in a line and a card, with our number the best of those it is compared with."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from command_line import Run, assert_one_sentence
 from takeup.cli import takeup
-from takeup.core.report import Report
+from takeup.core.report import Report, Table
 from takeup.papers import PAPERS
-from takeup.tour import STOPS
+from takeup.tour.command import card_of, chosen, line_of, shown_of
+from takeup.tour.stops import STOPS, Measure, TourStop
 
-pytestmark = pytest.mark.xdist_group("tour")  # one process takes it, once
+pytestmark = [
+    pytest.mark.xdist_group("tour"),  # one process takes it, once
+    pytest.mark.timeout(1800),  # the first time it compiles kernels
+]
+ROOT = Path(__file__).parent.parent
+LONGEST_LINE = 110
+PAGE_BYTES = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -23,75 +31,105 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(folder: Path) -> Result:
-    return CliRunner().invoke(takeup, ["tour", "--out", str(folder)])
-
-
-def column(report: Report, policy: str, name: str) -> list[float]:
-    """The numbers of a policy, row by row."""
-    table = report.tables[0]
-    index = [column.name for column in table.columns].index(name)
-    return [float(str(row[index])) for row in table.rows if row[0] == policy]
+    return CliRunner().invoke(takeup, ["tour", "--out", str(folder)], catch_exceptions=False)
 
 
 def test_there_is_a_stop_for_every_paper() -> None:
     assert [stop.system for stop in STOPS] == list(PAPERS)
 
 
-def test_every_stop_prints_its_sentence_and_its_table(result: Result) -> None:
+@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.system)
+def test_a_problem_has_at_most_seven_words_and_the_guide_exists(stop: TourStop) -> None:
+    assert len(stop.problem.split()) <= 7
+    assert (ROOT / "docs" / "guides" / f"{stop.guide}.md").exists()
+    assert len(stop.why.split(". ")) >= 2
+
+
+def test_the_tour_is_nine_lines_with_one_number_each(result: Result, folder: Path) -> None:
+    lines = result.stdout.splitlines()
+
     assert result.exit_code == 0
-    for stop in STOPS:
-        assert f"{stop.system.upper()}. {stop.sentence}" in result.stdout
-
-
-def test_the_person_is_told_what_happens_on_stderr(result: Result, folder: Path) -> None:
-    running = [line.partition(":")[0] for line in result.stderr.splitlines() if "running" in line]
-
-    assert running == [stop.system for stop in STOPS]
+    assert [line.split()[0] for line in lines] == [stop.system for stop in STOPS]
+    assert max(map(len, lines)) <= LONGEST_LINE
     assert f"open {folder / 'index.html'} in a browser" in result.stderr
 
 
 @pytest.mark.usefixtures("result")
-def test_the_index_links_to_pages_that_exist(folder: Path) -> None:
+@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.system)
+def test_our_number_is_better_than_that_of_every_alternative(stop: TourStop, folder: Path) -> None:
+    shown = shown_of(stop.measure, Report.load(folder / stop.system / "report.json"))
+    sign = -1 if stop.measure.more_is_better else 1
+    ours = sign * shown.values[stop.measure.ours]
+
+    assert all(ours < sign * value for label, value in shown.values.items() if label != stop.measure.ours)
+
+
+@pytest.mark.usefixtures("result")
+def test_the_page_is_small_and_every_card_leads_to_a_page_that_leads_back(folder: Path) -> None:
     index = (folder / "index.html").read_text()
 
+    assert len(index.encode()) < PAGE_BYTES
     for stop in STOPS:
+        page = (folder / stop.system / "report.html").read_text()
         assert f'href="{stop.system}/report.html"' in index
-        assert (folder / stop.system / "report.html").exists()
+        assert f'<a href="../index.html#{stop.system}">All systems</a>' in page
+        assert len(page.encode()) < 2 * PAGE_BYTES
 
 
 @pytest.mark.usefixtures("result")
-def test_lrc_is_never_slower_than_lru(folder: Path) -> None:
-    report = Report.load(folder / "lrc" / "report.json")
-    pairs = zip(column(report, "lrc", "time"), column(report, "lru", "time"), strict=True)
+def test_where_another_design_is_faster_the_card_says_so(folder: Path) -> None:
+    stop = STOPS[[stop.system for stop in STOPS].index("swiftdiffusion")]
+    rows = Report.load(folder / "swiftdiffusion" / "report.json").tables[0].rows
+    mean = {(row[0], row[1]): float(str(row[3])) for row in rows}
 
-    assert all(lrc <= lru for lrc, lru in pairs)
-
-
-@pytest.mark.usefixtures("result")
-def test_all_hits_of_lerc_are_effective_where_those_of_lrc_are_not(folder: Path) -> None:
-    report = Report.load(folder / "lerc" / "report.json")
-    lerc, lrc = column(report, "lerc", "effective"), column(report, "lrc", "effective")
-
-    assert lerc == column(report, "lerc", "hits")
-    assert all(ours > theirs for ours, theirs in zip(lerc, lrc, strict=True))
+    assert mean[0.25, "swiftdiffusion"] < mean[0.25, "takeup"]
+    assert f"{mean[0.25, 'swiftdiffusion']:.1f} s instead of {mean[0.25, 'takeup']:.1f} s" in stop.why
 
 
-@pytest.mark.usefixtures("result")
-def test_stalls_fall_with_the_start_threshold_and_rise_with_arrivals(folder: Path) -> None:
-    table = Report.load(folder / "qoe" / "report.json").tables[0]
-    names = [column.name for column in table.columns]
-    stalls = {(row[0], row[2]): float(str(row[names.index("P(stall)")])) for row in table.rows}
-    arrivals, starts = ([*dict.fromkeys(key[place] for key in stalls)] for place in (0, 1))
+def small_report() -> Report:
+    from takeup.core.report import Column
 
-    assert len(stalls) == len(table.rows) == len(arrivals) * len(starts)
-    assert all(stalls[rate, short] > stalls[rate, long] for rate in arrivals for short, long in pairwise(starts))
-    assert all(stalls[few, start] < stalls[many, start] for start in starts for few, many in pairwise(arrivals))
+    columns = (Column("policy"), Column("cache"), Column("time"))
+    rows = (("lru", 29.9999999, 4.0), ("lrc", 29.9999999, 2.0), ("fifo", 29.9999999, 3.0), ("lru", 40.0, 1.0))
+    return Report("small", "caching", {}, 1, (Table("t", columns, rows),))
 
 
-@pytest.mark.usefixtures("result")
-def test_gfs_keeps_more_promises_than_the_baseline_and_leaves_less_idle_than_as_printed(folder: Path) -> None:
-    report = Report.load(folder / "gfs" / "report.json")
+MEASURE = Measure("of a small job", "lrc", "time", " s", where={"cache": 30}, scale=10, digits=1)
 
-    assert column(report, "gfs", "promises kept") > column(report, "yarn_cs", "promises kept")
-    assert column(report, "gfs", "evictions per period") < column(report, "yarn_cs", "evictions per period")
-    assert column(report, "gfs", "allocation") >= column(report, "gfs_published", "allocation")
+
+def test_the_best_alternative_is_named_and_rows_are_chosen_up_to_rounding() -> None:
+    stop = TourStop("lrc", "A problem.", {}, MEASURE, "Why.", "takeup", "spark")
+    report = small_report()
+
+    assert line_of(stop, report) == "lrc              20.0 s  (fifo 30.0 s)  of a small job"
+    assert [bar.label for bar in card_of(stop, report).bars if bar.is_ours] == ["lrc"]
+    assert card_of(stop, report).meaning == "of a small job; best alternative: fifo, 30.0 s"
+
+
+def test_a_measure_without_a_row_of_ours_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="no row for 'dag'"):
+        shown_of(Measure("x", "dag", "time", "s"), small_report())
+
+
+def test_only_some_stops_can_be_taken_with_all_their_tables(run: Run, tmp_path: Path) -> None:
+    outcome = run("tour", "--only", "adaptra,lerc", "--verbose", "--quiet")
+
+    assert outcome.code == 0
+    assert [line.split()[0] for line in outcome.out.splitlines() if " ms  (" in line or " %  (" in line] == [
+        "lerc",
+        "adaptra",
+    ]
+    assert "Policies by size of the cache" in outcome.out
+    assert sorted(path.name for path in (tmp_path / "takeup-tour").iterdir()) == ["adaptra", "index.html", "lerc"]
+
+
+def test_the_reports_can_be_had_as_json(run: Run) -> None:
+    reports = json.loads(run("tour", "--only", "lerc", "--json", "--quiet").out)
+
+    assert list(reports) == ["lerc"]
+    assert reports["lerc"]["domain"] == "caching"
+
+
+def test_an_unknown_stop_is_one_sentence(run: Run) -> None:
+    assert_one_sentence(run("tour", "--only", "lrx"), "did you mean 'lrc'?")
+    assert [stop.system for stop in chosen("gfs,lrc")] == ["lrc", "gfs"]

@@ -19,7 +19,7 @@ COMMANDS = {
     "training": ("takeup.training.commands:training", "Stragglers (FALCON) and pipeline schedules (ADAPTRA)."),
     "try": ("takeup.tryfile:try_file", "Recognise a log, trace or model of yours; say what would change."),
     "example": ("takeup.example:example", "Write a sample file of the kind that a command reads."),
-    "tour": ("takeup.tour:tour", "Every system on its default workload, compared with baselines."),
+    "tour": ("takeup.tour.command:tour", "Nine systems: a number and a card each, compared with the best alternative."),
     "reproduce": ("takeup.papers.commands:reproduce", "The numbers of a paper, and ours."),
     "rerun": ("takeup.rerun:rerun", "Repeat the run that made a report, or a scenario file."),
     "doctor": ("takeup.doctor:doctor", "Which engines work on this machine, and what is missing."),

@@ -1,10 +1,9 @@
-"""Self-contained web pages: a report with interactive charts, and an index of several reports."""
+"""Self-contained web pages: the frame of all pages, and a report with interactive charts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from html import escape
 
@@ -45,13 +44,11 @@ th, td { padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top; bo
 th { font-weight: 600; border-bottom-width: 2px } tbody tr:nth-child(even) { background: var(--stripe) }
 td.number, th.number { text-align: right; white-space: nowrap }
 summary { cursor: pointer; color: var(--soft) } pre { overflow-x: auto; padding: .8rem; background: var(--stripe) }
-ul.reports { list-style: none; padding: 0 } ul.reports li { padding: .8rem 0; border-bottom: 1px solid var(--line) }
-ul.reports p { margin: .2rem 0 0 }
 """
 
 
-def page(title: str, body: Iterable[str]) -> str:
-    """A whole HTML document around the elements of `body`."""
+def page(title: str, body: Iterable[str], style: str = "") -> str:
+    """A whole HTML document around the elements of `body`; `style` is added to the stylesheet of all pages."""
     return "\n".join(
         [
             "<!doctype html>",
@@ -61,7 +58,7 @@ def page(title: str, body: Iterable[str]) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             element("title", title),
-            f"<style>{_STYLE}</style>",
+            f"<style>{_STYLE}{style}</style>",
             "</head>",
             "<body>",
             *body,
@@ -223,45 +220,3 @@ def _bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script; making it takes about a second."""
     bundle: str = converter().javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE_VERSION)
     return bundle.replace("</script", "<\\/script")
-
-
-# A web page that lists several reports --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """One report in the list: what it shows in a sentence, the verdict of its checks, where it is."""
-
-    title: str
-    summary: str
-    verdict: str
-    holds: bool
-    link: str
-
-    @classmethod
-    def of(cls, report: Report, link: str, sentence: str = "") -> IndexEntry:
-        """The entry of `report`, whose page is at `link`."""
-        return cls(report.title, sentence, summary(report) if report.checks else "", report.holds, link)
-
-
-def index_html(entries: Iterable[IndexEntry], title: str = "Reports", introduction: str = "") -> str:
-    """A self-contained page with a link to every report and the verdict of its checks."""
-    return page(title, _index_body(list(entries), title, introduction))
-
-
-def _index_body(entries: list[IndexEntry], title: str, introduction: str) -> Iterator[str]:
-    yield element("h1", title)
-    if introduction:
-        yield element("p", introduction, "soft")
-    yield "<main>"
-    yield '<ul class="reports">'
-    yield from map(_index_item, entries)
-    yield "</ul>"
-    yield "</main>"
-
-
-def _index_item(entry: IndexEntry) -> str:
-    link = f'<a href="{escape(entry.link)}">{escape(clean(entry.title))}</a>'
-    sentence = element("p", entry.summary) if entry.summary else ""
-    verdict = element("p", entry.verdict, "good" if entry.holds else "bad") if entry.verdict else ""
-    return f"<li>{link}{sentence}{verdict}</li>"
