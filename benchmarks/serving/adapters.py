@@ -7,7 +7,7 @@ ready, and lets nobody be overtaken by more others than the queue is long. *Opti
 everything: no policy loads less in the order of the trace. *Once* loads every adapter of an instance a single time:
 nobody loads less in any order. The bar is on `lerc` with 64 waiting requests that want a LoRA, in any order.
 
-*Affinity* sends requests where their adapters are, to nobody above `slack` times the mean; it has no bar, and all
+*Affinity* sends requests where their adapters are, to no instance above `slack` times the mean; it has no bar, and all
 values of `slack` that were tried are shown. The third table has queues that are as long as they are: a simulated
 service of 8 GPUs at several loads, with the same routing for both. Counts, not times: the same on every machine. Exit
 code 1 if a bar is missed.
@@ -19,13 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.support.dated import options_of, publish
+from benchmarks.support.routed_replay import Affinity, replay_routed
 from takeup.core.report import Check, Column, Report, Table
 from takeup.serving.contract import Route
 from takeup.serving.experiment import ServingScenario, arrivals_of, serve
 from takeup.serving.model import Access
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, shared_loads
-from takeup.serving.scheduling.routing import Affinity, least_busy
-from takeup.serving.simulate.adapter_cache import replay_adapters, replay_routed
+from takeup.serving.scheduling.routing import least_busy
+from takeup.serving.simulate.adapter_cache import replay_adapters
 from takeup.serving.traces.adapter_accesses import MEASURED, generate_accesses, interleaved
 from takeup.serving.traces.arrivals import read_gentd26
 

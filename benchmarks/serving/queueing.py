@@ -77,8 +77,9 @@ COST_NOTE = "a step alone, by its requests; seconds by which steps are longer fo
 
 def serve(line: Connection) -> None:
     """Serve until the line says `end`; says the address first, and when requests came on every other word."""
+    from benchmarks.support.background_server import background_server
     from takeup.serving.server.access import ApiKeys
-    from takeup.serving.server.app import background_server, make_app
+    from takeup.serving.server.app import make_app
     from takeup.serving.server.backends.local import ServingPlan
     from takeup.serving.server.settings import ServerLimits, ServerSettings
 

@@ -27,8 +27,10 @@ from takeup.serving.diffusion.addons.controlnet.workers import StreamWorker
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.execution.autotune import AUTOTUNER
 from takeup.serving.diffusion.execution.cuda_graph import cuda
-from takeup.serving.diffusion.execution.executors import AUTOTUNE_OPTIONS, DEFAULT_OPTIONS, CudaGraphExecutor
+from takeup.serving.diffusion.execution.executors import DEFAULT_OPTIONS, CudaGraphExecutor
 
+# Products in the fastest of many tiles, which takes minutes to find where nothing is cached.
+AUTOTUNE_OPTIONS = DEFAULT_OPTIONS | {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
 OPERATIONS = frozenset({"attention", "norm", "gate"})
 TUNING_S = 240
 

@@ -14,7 +14,7 @@ from takeup.core.report import Cell, Check, Column, Report, Table
 from takeup.papers import Findings, report_parts, with_kind
 from takeup.serving.editing.planner.block_formats import FORMATS, BlockCost, greedy_plan, plan_formats, step_s
 from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL, costs_of, flop_of
-from takeup.serving.scheduling.edit_routing import EDIT_ROUTES, EditJob, StepCosts, WorkerView, fifo, similar_masks
+from takeup.serving.scheduling.edit_routing import EDIT_ROUTES, StepCosts, fifo, similar_masks
 from takeup.serving.simulate.edits import EditFleet, generate_edits, simulate_edits
 
 # Template sizes, operation counts of masked steps, load plans, and routing of edits -----------------------------------
@@ -99,20 +99,12 @@ def routes(expected: Numbers) -> Findings:
     """The same edits over eight workers, under four routing policies."""
     setting, costs = expected["setting"], StepCosts()
     random = np.random.default_rng(setting["seed"])
-    jobs = generate_edits(EditJob, random, setting["num_edits"], setting["rate_hz"])
+    jobs = generate_edits(random, setting["num_edits"], setting["rate_hz"])
     rows: list[tuple[Cell, ...]] = []
     p95_s = {}
     for name, make in EDIT_ROUTES.items():
         join = similar_masks() if name == "earliest_finish" else fifo
-        served = simulate_edits(
-            jobs,
-            EditFleet(),
-            view=WorkerView,
-            route=make(),
-            join=join,
-            costs=costs,
-            num_warm_up=setting["num_warm_up"],
-        )
+        served = simulate_edits(jobs, EditFleet(), make(), join, costs, setting["num_warm_up"])
         p95_s[name] = served.percentile_s(95)
         rows.append((name, served.mean_s, served.percentile_s(50), p95_s[name], served.num_loads))
     ratio = p95_s["earliest_finish"] / p95_s["fewest_tokens"]

@@ -123,7 +123,7 @@ def quality_report(name: str, results: Sequence[ImageSimilarity], bars: QualityT
     columns = Column("prompt"), Column("seed"), Column("cosine", "", 5), Column("PSNR", "dB", 1), Column("SSIM", "", 4)
     rows = tuple((one.request.prompt, one.request.seed, one.cosine, _finite(one.psnr_db), one.ssim) for one in results)
     return Report(
-        title=f"{name} beside lossless",
+        title=f"{name} compared with lossless",
         domain="serving",
         scenario={"accelerated": name, "images": len(results)},
         seed=results[0].request.seed,
@@ -203,7 +203,7 @@ def _engine(
         return StepEngine(pipeline, deterministic=True, compute=compute, add_ons=others)
     family = family_of(pipeline)
     stacks = compute.prepared(family.network).stacks if compute else None
-    add_on = Loras(family, loader or _reader(pipeline, lora), "merged", stacks=stacks)
+    add_on = Loras(family, loader or _reader(pipeline, lora), stacks=stacks)
     return StepEngine(pipeline, deterministic=True, compute=compute, add_ons=[add_on, *others])
 
 

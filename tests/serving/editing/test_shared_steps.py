@@ -49,7 +49,7 @@ class Session:
         pipeline = build("takeup/tiny-sdxl")
         family = family_of(pipeline)
         self.editor = MaskedEditor(family, grow=0, checks=StalenessChecks(share=0.0), identity=str, **options)
-        self.loras = Loras(family, ThreadLoader(files, LoraTargets.of(pipeline)), "merged")
+        self.loras = Loras(family, ThreadLoader(files, LoraTargets.of(pipeline)))
         self.engine = StepEngine(pipeline, add_ons=[self.loras, *self.editor.add_ons])
 
     def begin(self, request: Request, num_shared: int = NUM_SHARED, **options: Any) -> Ticket:

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.support.routed_replay import Affinity, replay_routed
 from takeup.errors import BadInput, BadTrace, UnknownName
 from takeup.serving.model import Access, AdapterReplay
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, fewest_loads, in_order, shared_loads
-from takeup.serving.scheduling.routing import Affinity, least_busy
-from takeup.serving.simulate.adapter_cache import replay_adapters, replay_routed
+from takeup.serving.scheduling.routing import least_busy
+from takeup.serving.simulate.adapter_cache import replay_adapters
 from takeup.serving.traces.adapter_accesses import MEASURED, generate_accesses, interleaved
 from takeup.serving.traces.arrivals import read_gentd26
 

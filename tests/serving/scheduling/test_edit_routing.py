@@ -16,7 +16,6 @@ from takeup.serving.scheduling.edit_routing import (
     EditJob,
     StepCosts,
     WorkerView,
-    by_deadline,
     fewest_tokens,
     fifo,
     round_robin,
@@ -28,8 +27,8 @@ from takeup.serving.simulate.edits import EditFleet, EditOutcome, generate_edits
 COSTS = StepCosts(call_s=1.0, edit_s=1.0, mask_s=10.0)
 
 
-def job(number: int = 0, share: float = 0.1, arrival_s: float = 0.0, template: int = 0, **others: float) -> EditJob:
-    return EditJob(number, arrival_s, share, template, **{"num_steps": 2, **others})  # type: ignore[arg-type]
+def job(number: int = 0, share: float = 0.1, arrival_s: float = 0.0, template: int = 0) -> EditJob:
+    return EditJob(number, arrival_s, share, template, num_steps=2)
 
 
 def view(*running: EditJob, waiting: tuple[EditJob, ...] = (), templates: tuple[int, ...] = (0,)) -> WorkerView:
@@ -39,7 +38,7 @@ def view(*running: EditJob, waiting: tuple[EditJob, ...] = (), templates: tuple[
 def served(
     jobs: list[EditJob], fleet: EditFleet, route: Callable[..., int] = round_robin, **others: int
 ) -> EditOutcome:
-    return simulate_edits(jobs, fleet, view=WorkerView, route=route, join=fifo, costs=COSTS, **others)
+    return simulate_edits(jobs, fleet, route, fifo, COSTS, **others)
 
 
 # Routes -----------------------------------------------------------------------------------------------------------
@@ -91,13 +90,6 @@ def test_all_routes_are_known_by_name() -> None:
 # Batches ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_nearest_deadline_joins_first() -> None:
-    late, soon = job(1, deadline_s=9.0), job(2, deadline_s=3.0)
-
-    assert by_deadline([late, soon], [], 1) == [soon]
-    assert fifo([soon, late], [], 1) == [late]
-
-
 def test_similar_masks_join_a_batch() -> None:
     small, large = job(1, 0.1), job(2, 0.8)
 
@@ -114,7 +106,7 @@ def test_nobody_is_overtaken_for_longer_than_patience() -> None:
 @given(
     st.lists(st.floats(0.01, 1), max_size=6),
     st.integers(0, 8),
-    st.sampled_from([fifo, by_deadline, similar_masks()]),
+    st.sampled_from([fifo, similar_masks()]),
 )
 def test_as_many_join_as_there_is_room(shares: list[float], num_free: int, join: Callable[..., list[EditJob]]) -> None:
     ready = [job(number, share) for number, share in enumerate(shares)]
@@ -168,8 +160,8 @@ def test_the_first_edits_may_be_left_out_of_the_count() -> None:
 
 
 def test_drawn_edits_have_the_published_mean_masks() -> None:
-    jobs = generate_edits(EditJob, np.random.default_rng(1), 6000, rate_hz=2.0)
-    again = generate_edits(EditJob, np.random.default_rng(1), 6000, rate_hz=2.0)
+    jobs = generate_edits(np.random.default_rng(1), 6000, rate_hz=2.0)
+    again = generate_edits(np.random.default_rng(1), 6000, rate_hz=2.0)
 
     assert np.mean([one.mask_share for one in jobs]) == pytest.approx((0.11 + 0.19 + 0.35) / 3, rel=0.03)
     assert jobs[-1].arrival_s == pytest.approx(3000, rel=0.1)
@@ -177,15 +169,14 @@ def test_drawn_edits_have_the_published_mean_masks() -> None:
 
 
 def test_predicted_finishes_and_templates_beat_tokens_by_a_fifth() -> None:
-    jobs = generate_edits(EditJob, np.random.default_rng(3), 6000, rate_hz=6.0, num_templates=300)
+    jobs = generate_edits(np.random.default_rng(3), 6000, rate_hz=6.0, num_templates=300)
     p95_s = {
         name: simulate_edits(
             jobs,
             EditFleet(num_templates=60),
-            view=WorkerView,
-            route=EDIT_ROUTES[name](),
-            join=fifo,
-            costs=StepCosts(),
+            EDIT_ROUTES[name](),
+            fifo,
+            StepCosts(),
             num_warm_up=4000,
         ).percentile_s(95)
         for name in ("fewest_tokens", "earliest_finish")
@@ -195,7 +186,7 @@ def test_predicted_finishes_and_templates_beat_tokens_by_a_fifth() -> None:
 
 
 def test_every_edit_is_served_once() -> None:
-    jobs = generate_edits(EditJob, np.random.default_rng(2), 300, rate_hz=5.0)
+    jobs = generate_edits(np.random.default_rng(2), 300, rate_hz=5.0)
     outcome = served(jobs, EditFleet(num_workers=3), EarliestFinish(COSTS))
 
     assert len(outcome.latencies_s) == 300

@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from benchmarks.support.background_server import background_server
 from takeup.serving.server.access import ApiKeys
-from takeup.serving.server.app import background_server, make_app
+from takeup.serving.server.app import make_app
 from takeup.serving.server.backends import Backend
 from takeup.serving.server.settings import ServerLimits, ServerSettings
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
+from benchmarks.support.background_server import background_server
 from serving.server.clients import ALICE, KEYS, MODEL, app_of, ask, bearer, eventually, house, metric
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
@@ -27,7 +28,7 @@ from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, ORDERS
 from takeup.serving.scheduling.queue import Admission, ReorderingQueue, expected_s
 from takeup.serving.scheduling.routing import ROUTES
 from takeup.serving.server.admission import AdmissionQueue, Waiter
-from takeup.serving.server.app import background_server, make_app
+from takeup.serving.server.app import make_app
 from takeup.serving.server.backends import ImageJob, JobHandle
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.settings import ServerLimits, ServerPolicies, ServerSettings

@@ -6,7 +6,6 @@ predicts the completion time: queueing delay, the load of the template unless it
 the batch it would join.
 """
 
-import math
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,14 +14,13 @@ from takeup.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class EditJob:
-    """An edit: the share of the image it computes, the template it needs, its number of steps, and its deadline."""
+    """An edit: the share of the image it computes, the template it needs, and its number of steps."""
 
     number: int
     arrival_s: float
     mask_share: float
     template: Hashable
     num_steps: int = 50
-    deadline_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +137,13 @@ EDIT_ROUTES: dict[str, Callable[[], EditRoute]] = {
 
 # Joining a batch ----------------------------------------------------------------------------------------------------
 
+JoinRule = Callable[[Sequence[EditJob], Sequence[EditJob], int], list[EditJob]]
+"""The edits that join a batch: from those that are ready, given the running ones and the number of free slots."""
+
 
 def fifo(ready: Sequence[EditJob], running: Sequence[EditJob], num_free: int) -> list[EditJob]:
     """Ready edits in order of arrival (FIFO)."""
     return sorted(ready, key=lambda job: (job.arrival_s, job.number))[:num_free]
-
-
-def by_deadline(ready: Sequence[EditJob], running: Sequence[EditJob], num_free: int) -> list[EditJob]:
-    """Ready edits by earliest deadline, then by arrival."""
-    return sorted(ready, key=lambda job: (job.deadline_s, job.arrival_s, job.number))[:num_free]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +154,7 @@ class similar_masks:  # noqa: N801  it is used as a function
 
     def __call__(self, ready: Sequence[EditJob], running: Sequence[EditJob], num_free: int) -> list[EditJob]:
         """The edits that join the batch."""
-        left = sorted(ready, key=lambda job: (job.deadline_s, job.arrival_s, job.number))
+        left = sorted(ready, key=lambda job: (job.arrival_s, job.number))
         batch, joined = [job.mask_share for job in running], list[EditJob]()
         while left and len(joined) < num_free:
             newest_s = max(job.arrival_s for job in left)

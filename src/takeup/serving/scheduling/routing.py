@@ -1,9 +1,6 @@
 """Cache-affinity routing: prefer the instance that has the request's adapters, unless it is much busier than others.
 
 Ten adapters fit on an instance, but a thousand on a hundred of them: routing matters more for loads than eviction.
-`Affinity` bounds the total served by an instance, as in consistent hashing with bounded loads (Mirrokni, Thorup,
-Zadimoghaddam, SODA 2018): above `slack` times the mean it gets no requests until the others have caught up.
-`NearbyAffinity` uses the current load, and bounds how many more requests the instance may have than the least busy.
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -12,23 +9,6 @@ from dataclasses import dataclass
 from takeup.errors import BadInput
 
 Caches = Sequence[Collection[Hashable]]
-
-
-@dataclass(frozen=True, slots=True)
-class Affinity:
-    """The instance with most of the adapters, of those below the load bound; ties go to the one that served least."""
-
-    slack: float = 1.25
-
-    def __post_init__(self) -> None:
-        if not self.slack >= 1:
-            raise BadInput(f"the slack is {self.slack:g}; give at least 1, for somebody has to serve the mean")
-
-    def __call__(self, adapters: Collection[Hashable], caches: Caches, num_served: Sequence[int]) -> int:
-        """The number of the instance."""
-        most = self.slack * (sum(num_served) + 1) / len(caches)
-        free = [number for number, served in enumerate(num_served) if served < most]
-        return _best(adapters, caches, num_served, free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +25,7 @@ class NearbyAffinity:
         """The number of the instance."""
         most = min(num_inside) + self.num_more
         free = [number for number, inside in enumerate(num_inside) if inside <= most]
-        return _best(adapters, caches, num_inside, free)
+        return most_adapters(adapters, caches, num_inside, free)
 
 
 def least_busy(adapters: Collection[Hashable], caches: Caches, num_busy: Sequence[int]) -> int:
@@ -53,7 +33,8 @@ def least_busy(adapters: Collection[Hashable], caches: Caches, num_busy: Sequenc
     return min(range(len(caches)), key=num_busy.__getitem__)
 
 
-def _best(adapters: Collection[Hashable], caches: Caches, num_busy: Sequence[int], free: Sequence[int]) -> int:
+def most_adapters(adapters: Collection[Hashable], caches: Caches, num_busy: Sequence[int], free: Sequence[int]) -> int:
+    """The instance among `free` with most of the adapters; ties go to the least busy."""
     return max(free, key=lambda one: (sum(adapter in caches[one] for adapter in adapters), -num_busy[one]))
 
 

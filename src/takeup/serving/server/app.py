@@ -9,8 +9,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, ClassVar
@@ -63,7 +63,7 @@ def log_config(as_json: bool) -> dict[str, Any]:
     }
 
 
-# Run a server: in this thread until it is stopped, or in a background thread for programs and tests -------------------
+# Run a server in this thread until it is stopped ----------------------------------------------------------------------
 
 GRACE_S = 30.0
 STOP_S = 1.0
@@ -166,28 +166,11 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; running requests have `grace_s` seconds to finish."""
     with suppress(KeyboardInterrupt):  # raised again by uvicorn when all is done
-        _server(app, log_config, grace_s).run(sockets=[listener])
+        make_server(app, log_config, grace_s).run(sockets=[listener])
 
 
-@contextmanager
-def background_server(app: FastAPI, host: str = "127.0.0.1") -> Iterator[str]:
-    """Serve in a thread on a free port; gives the address, and stops at the end of the block."""
-    server = _server(app, None, GRACE_S)
-    with listen_on(host, 0) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
-        thread.start()
-        try:
-            while not server.started:
-                if not thread.is_alive():
-                    raise BadInput("the server did not start; its log says why")
-                thread.join(0.01)
-            yield f"http://{host}:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-def _server(app: FastAPI, log_config: dict[str, object] | None, grace_s: float) -> uvicorn.Server:
+def make_server(app: FastAPI, log_config: dict[str, object] | None, grace_s: float) -> uvicorn.Server:
+    """The server of this app; without `log_config` it logs warnings only."""
     config = uvicorn.Config(
         app,
         http=_protocol(app.state.limits),

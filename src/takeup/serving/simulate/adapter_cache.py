@@ -1,13 +1,10 @@
-"""Replays a trace of adapters on a cache for each instance, and counts what had to be loaded.
-
-`replay_adapters` leaves requests on their instances and may change their order; `replay_routed` sends them elsewhere.
-"""
+"""Replays a trace of adapters on a cache for each instance, and counts loads."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 
 from takeup.errors import BadInput
-from takeup.serving.contract import CachePolicy, Choose, Route
+from takeup.serving.contract import CachePolicy, Choose
 from takeup.serving.model import Access, AdapterReplay
 from takeup.serving.scheduling.queue import ReorderingQueue
 
@@ -35,38 +32,14 @@ def replay_adapters(
         by_instance.setdefault(access.instance, []).append(access.adapters)
     loads: list[int] = []
     for sets in by_instance.values():
-        instance = _Instance(make(), capacity)
+        instance = AdapterCache(make(), capacity)
         loads += instance.serve_all(sets, look_ahead, choose, patience)
     num_uses = sum(len(access.adapters) for access in accesses)
     return AdapterReplay(name, len(accesses), num_uses, sum(loads), loads.count(0))
 
 
-def replay_routed(
-    name: str,
-    make: Callable[[], CachePolicy],
-    accesses: Sequence[Access],
-    *,
-    capacity: int,
-    num_instances: int,
-    route: Route,
-) -> AdapterReplay:
-    """Serve all requests in order, each on the instance that `route` says, whichever one the trace has for it."""
-    if capacity < 1 or num_instances < 1:
-        raise BadInput(f"found {num_instances} instances with {capacity} adapters each; give at least 1 of both")
-    instances = [_Instance(make(), capacity) for _ in range(num_instances)]
-    caches = [instance.cached for instance in instances]
-    num_served = [0] * num_instances
-    loads = []
-    for access in accesses:
-        number = route(access.adapters, caches, num_served)
-        num_served[number] += 1
-        loads.append(instances[number].serve(access.adapters, ()))
-    num_uses = sum(len(access.adapters) for access in accesses)
-    return AdapterReplay(name, len(accesses), num_uses, sum(loads), loads.count(0))
-
-
-class _Instance:
-    """One instance with its cache."""
+class AdapterCache:
+    """The adapter cache of one instance."""
 
     def __init__(self, policy: CachePolicy, capacity: int) -> None:
         self._policy, self._capacity = policy, capacity

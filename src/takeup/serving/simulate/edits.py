@@ -1,38 +1,15 @@
-"""Workers that edit in virtual time: batches form at every step, templates come from storage where they are missing."""
+"""Workers that edit in virtual time: batches form at every step, missing templates are loaded from storage."""
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from takeup.errors import BadInput
-
-
-class _SimulatedEdit(Protocol):
-    """What the simulation needs to know of an edit."""
-
-    @property
-    def number(self) -> int:
-        """Its own."""
-
-    @property
-    def arrival_s(self) -> float:
-        """When it comes."""
-
-    @property
-    def mask_share(self) -> float:
-        """Of the image."""
-
-    @property
-    def template(self) -> Hashable:
-        """What it needs."""
-
-    @property
-    def num_steps(self) -> int:
-        """Until it is done."""
+from takeup.serving.scheduling.edit_routing import EditJob, EditRoute, JoinRule, StepCosts, WorkerView
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +46,22 @@ class EditOutcome:
 
 @dataclass(slots=True)
 class _EditWorker:
-    running: list[list[Any]] = field(default_factory=list)  # edit, steps left
-    waiting: list[tuple[float, Any]] = field(default_factory=list)  # ready at, edit
+    running: list[tuple[EditJob, int]] = field(default_factory=list)  # edit, steps left
+    waiting: list[tuple[float, EditJob]] = field(default_factory=list)  # ready at, edit
     templates: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)
     is_busy: bool = False
 
 
 class _EditSimulation:
-    def __init__(self, fleet: EditFleet, view: Any, route: Any, join: Any, costs: Any) -> None:
-        self._fleet, self._view, self._route, self._join, self._costs = fleet, view, route, join, costs
+    def __init__(self, fleet: EditFleet, route: EditRoute, join: JoinRule, costs: StepCosts) -> None:
+        self._fleet, self._route, self._join, self._costs = fleet, route, join, costs
         self._workers = [_EditWorker() for _ in range(fleet.num_workers)]
         self._events: list[tuple[float, int, str, Any]] = []
         self._count = 0
         self.done: dict[int, float] = {}
         self.num_loads = 0
 
-    def run(self, jobs: Sequence[_SimulatedEdit]) -> None:
+    def run(self, jobs: Sequence[EditJob]) -> None:
         for job in jobs:
             self._at(job.arrival_s, "arrival", job)
         while self._events:
@@ -98,15 +75,10 @@ class _EditSimulation:
         self._count += 1
         heapq.heappush(self._events, (when_s, self._count, what, about))
 
-    def _arrive(self, now_s: float, job: Any) -> None:
+    def _arrive(self, now_s: float, job: EditJob) -> None:
         views = [
-            self._view(
-                [(one, left) for one, left in worker.running],
-                [one for _, one in worker.waiting],
-                worker.templates.keys(),
-                self._fleet.max_batch,
-            )
-            for worker in self._workers
+            WorkerView(each.running, [one for _, one in each.waiting], each.templates.keys(), self._fleet.max_batch)
+            for each in self._workers
         ]
         worker = self._workers[self._route(job, views)]
         worker.waiting.append((now_s + self._fetch(worker, job.template), job))
@@ -135,36 +107,33 @@ class _EditSimulation:
         for job, left in worker.running:
             if left == 0:
                 self.done[job.number] = now_s - job.arrival_s
-        worker.running = [one for one in worker.running if one[1] > 0]
+        worker.running = [(job, left) for job, left in worker.running if left > 0]
         ready = [job for ready_s, job in worker.waiting if ready_s <= now_s]
         num_free = self._fleet.max_batch - len(worker.running)
         joined = self._join(ready, [job for job, _ in worker.running], num_free) if ready and num_free else []
         numbers = {job.number for job in joined}
         worker.waiting = [one for one in worker.waiting if one[1].number not in numbers]
-        worker.running += [[job, job.num_steps] for job in joined]
+        worker.running += [(job, job.num_steps) for job in joined]
         if not worker.running:
             self._wake(now_s, worker)
             return
-        for one in worker.running:
-            one[1] -= 1
+        worker.running = [(job, left - 1) for job, left in worker.running]
         self._at(now_s + self._costs([job.mask_share for job, _ in worker.running]), "step", worker)
 
 
 def simulate_edits(
-    jobs: Sequence[_SimulatedEdit],
+    jobs: Sequence[EditJob],
     fleet: EditFleet,
-    *,
-    view: Callable[..., Any],
-    route: Callable[..., int],
-    join: Callable[..., Any],
-    costs: Callable[[Sequence[float]], float],
+    route: EditRoute,
+    join: JoinRule,
+    costs: StepCosts,
     num_warm_up: int = 0,
 ) -> EditOutcome:
-    """Simulate the edits. `view` builds the router's view of a worker, `join` selects edits for its batch.
+    """Simulate the edits; `join` selects edits for the batch of a worker.
 
     The first `num_warm_up` edits fill the workers with templates; their latencies are not counted.
     """
-    simulation = _EditSimulation(fleet, view, route, join, costs)
+    simulation = _EditSimulation(fleet, route, join, costs)
     simulation.run(jobs)
     counted = sorted(jobs, key=lambda job: job.number)[num_warm_up:]
     return EditOutcome(tuple(simulation.done[job.number] for job in counted), simulation.num_loads)
@@ -175,19 +144,12 @@ MASKS = ((0.9, 7.3), (1.1, 4.7), (5.0, 9.3))
 
 
 def generate_edits(
-    make: Callable[..., Any],
-    random: np.random.Generator,
-    num_edits: int,
-    rate_hz: float,
-    *,
-    num_templates: int = 970,
-    zipf: float = 1.0,
-) -> list[Any]:
+    random: np.random.Generator, num_edits: int, rate_hz: float, *, num_templates: int = 970, zipf: float = 1.0
+) -> list[EditJob]:
     """Poisson arrivals, masks of the three workloads in equal parts, templates by Zipf's law: all synthetic."""
     arrivals = random.exponential(1 / rate_hz, num_edits).cumsum()
     kinds = random.integers(0, len(MASKS), num_edits)
     shares = [float(np.clip(random.beta(*MASKS[kind]), 0.005, 1.0)) for kind in kinds]
     popularity = np.arange(1, num_templates + 1) ** -zipf
     templates = random.choice(num_templates, num_edits, p=popularity / popularity.sum())
-    rows = zip(arrivals.tolist(), shares, templates.tolist(), strict=True)
-    return [make(number, arrival_s, share, template) for number, (arrival_s, share, template) in enumerate(rows)]
+    return list(map(EditJob, range(num_edits), arrivals.tolist(), shares, templates.tolist()))

@@ -17,7 +17,6 @@ from takeup.errors import UnknownName
 START, END = "<|startoftext|>", "<|endoftext|>"
 MAX_TOKENS = 77
 CHANNELS = (32, 64)
-EPSILON = 1e-6
 
 
 def tiny(name: str, seed: int = 0) -> Any:

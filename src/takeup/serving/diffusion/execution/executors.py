@@ -41,13 +41,6 @@ from takeup.serving.diffusion.execution.weight_stacks import WeightStacks, stack
 DEFAULT_OPTIONS: dict[str, Any] = {"conv_1x1_as_mm": True, "triton.multi_kernel": 1}
 """Options of TorchInductor: 1x1 convolutions as products; norms in the faster of two ways, tried when first called."""
 
-AUTOTUNE_OPTIONS: dict[str, Any] = {
-    **DEFAULT_OPTIONS,
-    "max_autotune_gemm": True,
-    "max_autotune_gemm_backends": "ATEN,TRITON",
-}
-"""The same, and products in the fastest of many tiles, which takes minutes to find where nothing is cached."""
-
 REGIONS = frozenset(
     {
         "Transformer2DModel",

@@ -180,11 +180,6 @@ class BlockPlan:
     formats: tuple[Format, ...]
     step_s: float
 
-    @property
-    def num_loaded(self) -> int:
-        """Number of blocks that use the template."""
-        return sum(one != "full" for one in self.formats)
-
 
 def plan_formats(blocks: Sequence[BlockCost], allowed: Collection[Format] = FORMATS, ahead_s: float = 0.0) -> BlockPlan:
     """The optimal plan. If the search has too many states, loads are rounded up to a thousandth of their sum."""

@@ -8,40 +8,29 @@ workers fails, because it may be the cause; a worker that dies three times befor
 from __future__ import annotations
 
 import itertools
+import logging
+import multiprocessing
+import os
+import signal
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Protocol
 
 from takeup.errors import TakeupError
 from takeup.serving.contract import Route
 from takeup.serving.model import Expired
 from takeup.serving.scheduling.routing import ROUTES
-from takeup.serving.server.backends import ImageJob, JobHandle, ModelCard
+from takeup.serving.server.backends import Backend, ImageJob, JobHandle, ModelCard
 from takeup.serving.server.errors import WorkerLost
 
 if TYPE_CHECKING:
     from takeup.serving.diffusion.engine.steps import OnStep
-
-
-import logging
-import multiprocessing
-import os
-import signal
-from collections import OrderedDict
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Protocol
-
-from takeup.serving.server.backends import Backend
-
-if TYPE_CHECKING:
     from takeup.serving.editing.masked.edit_state import EditReport
-
-# A worker process that runs one backend, and the server's handle of it: the two ends of a pipe ------------------------
-
 
 # A worker process: runs one backend, controlled over a pipe -----------------------------------------------------------
 #

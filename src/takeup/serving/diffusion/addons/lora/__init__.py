@@ -1,1 +1,1 @@
-"""LoRAs: strict file parsing, weights patched from a pristine copy, and unmerged adapters per row."""
+"""LoRAs: strict file parsing, and weights patched from a pristine copy."""

@@ -43,15 +43,6 @@ NOISE = (("base_model.model.", ""), (".processor.", "."))
 
 
 @dataclass(frozen=True, slots=True)
-class LoraKey:
-    """A parsed key."""
-
-    text: str
-    layer: LayerId
-    part: str
-
-
-@dataclass(frozen=True, slots=True)
 class KeyCategories:
     """The keys of a file: parts by layer; keys that are no part of a change; parts of unknown layers; duplicates."""
 
