@@ -10,9 +10,8 @@ from takeup.caching.model import AdmissionDecision, BlockId, Evict
 #
 # Admission (optional). Without it, an incoming block is always admitted if enough unpinned bytes can be evicted. With
 # it, only blocks of *strictly lower* rank and blocks without a known reader may be evicted for it; if these are not
-# enough, it is refused and nothing is evicted. That replaces Spark's rule that a block never evicts its siblings,
-# which stops a scan from evicting itself but protects dead data too. Between jobs no block has a known reader: then
-# recency decides.
+# enough, it is refused and nothing is evicted. Between jobs no block has a known reader: then recency decides, and
+# Spark's rule that a block never evicts its siblings, which stops a scan from evicting itself.
 
 Rank = tuple[float, ...]
 
@@ -67,7 +66,12 @@ class RankedPolicy(ABC):
         if not self.admission:
             return iter(order)
         limit = self.rank(incoming)
-        return (block for block in order if self.table.rc(block) == 0 or self.rank(block) < limit)
+        is_awaited = self.table.rc(incoming) > 0
+        return (block for block in order if self._is_free(block, incoming, is_awaited) or self.rank(block) < limit)
+
+    def _is_free(self, block: BlockId, incoming: BlockId, is_awaited: bool) -> bool:
+        """Whether nothing is known that speaks for keeping the block rather than the incoming one."""
+        return self.table.rc(block) == 0 and (is_awaited or not self.table.are_siblings(block, incoming))
 
     def _order(self, block: BlockId) -> Rank:
         return (*self.rank(block), self.last_used[block])

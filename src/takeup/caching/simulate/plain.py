@@ -59,7 +59,8 @@ class Simulation:
         self.on_disk = {block for block, producer in enumerate(self.producer) if producer < 0}
         self.timeline = TaskTimeline(workload)
         self.counts: defaultdict[str, int] = defaultdict(int)
-        self.inactive_bytes = self.used_bytes = 0
+        self.inactive_now: defaultdict[int, int] = defaultdict(int)  # by block: its bytes in memory without a reader
+        self.inactive_now_bytes = self.inactive_bytes = self.used_bytes = 0
 
     def run(self) -> CachingResult:
         tasks, tasks_of_job = list(self.workload.tasks()), self.workload.tasks_by_job()
@@ -76,7 +77,7 @@ class Simulation:
     def _announce(self, tasks: list[Task]) -> None:
         """Open the groups of these consumers."""
         for task in tasks:
-            self.table.open(task.index, task.inputs, self.positions[task.index], task.stage)
+            self._open(task.index, task.inputs, self.positions[task.index], task.stage)
         for task in tasks:
             for block in task.inputs:
                 self._reopen_producers(block)
@@ -90,7 +91,7 @@ class Simulation:
             self._store_of(block).policy.read(block)
         restored: dict[int, None] = {}
         waits_s = [self._restore(block, restored) for block in missing]
-        self.table.close(task.index)
+        self._close(task.index, task.inputs)
         for block in (*restored, *task.outputs):
             self._put(block, pinned=task.inputs)
         self.timeline.advance(task, self._wait_s(waits_s, present))
@@ -109,7 +110,7 @@ class Simulation:
                 restored[block] = None
                 seconds += float(self.workload.task_compute_s[producer])
                 self.counts["num_recomputed"] += 1
-                self.table.close(producer)
+                self._close(producer, self.workload.inputs(producer))
             elif self.table.in_memory(block):
                 self._store_of(block).policy.read(block)
             elif block not in restored and not self.recomputes[block]:
@@ -135,6 +136,7 @@ class Simulation:
         if room.admit:
             store.free_bytes -= size_bytes
             store.policy.stored(block, size_bytes)
+            self._note_inactive((block,))
         else:
             self.counts["num_refused"] += 1
             self.table.lost(block)
@@ -145,6 +147,7 @@ class Simulation:
         store.free_bytes += self.block_bytes[block]
         self.counts["num_evictions"] += 1
         self.counts["num_broadcasts"] += self.table.lost(block) > 0
+        self._note_inactive((block,))
         self._leave_memory(block)
 
     def _drop(self, block: int) -> None:
@@ -154,6 +157,7 @@ class Simulation:
             store.policy.removed(block)
             store.free_bytes += self.block_bytes[block]
             self.table.lost(block)
+            self._note_inactive((block,))
 
     def _leave_memory(self, block: int) -> None:
         if not self.recomputes[block] and block not in self.on_disk:
@@ -171,7 +175,7 @@ class Simulation:
                 continue
             needed = self.workload.inputs(producer)
             if needed and self.table.is_lost(block) and self.table.rc(block) > 0:
-                self.table.open(producer, needed, self.table.next_use(block), int(self.table.next_stage(block)))
+                self._open(producer, needed, self.table.next_use(block), int(self.table.next_stage(block)))
                 waiting += reversed(needed)
 
     def _cost_s(self, block: int) -> float:
@@ -205,11 +209,26 @@ class Simulation:
     def _store_of(self, block: int) -> WorkerStore:
         return self.stores[int(self.workload.block_worker[block])]
 
+    def _open(self, consumer: int, blocks: tuple[int, ...], position: float, stage: int) -> None:
+        self.table.open(consumer, blocks, position, stage)
+        self._note_inactive(blocks)
+
+    def _close(self, consumer: int, blocks: tuple[int, ...]) -> None:
+        self.table.close(consumer)
+        self._note_inactive(blocks)
+
+    def _note_inactive(self, blocks: tuple[int, ...]) -> None:
+        """Readers of the blocks, or their places, have changed."""
+        for block in blocks:
+            is_inactive = self.table.in_memory(block) and self.table.rc(block) == 0
+            size_bytes = self.block_bytes[block] if is_inactive else 0
+            self.inactive_now_bytes += size_bytes - self.inactive_now[block]
+            self.inactive_now[block] = size_bytes
+
     def _measure_inactive(self) -> None:
         """Add up the bytes in memory, and the part of them without a future reader."""
-        stored = [block for block in range(self.workload.num_blocks) if self.table.in_memory(block)]
-        self.used_bytes += sum(self.block_bytes[block] for block in stored)
-        self.inactive_bytes += sum(self.block_bytes[block] for block in stored if self.table.rc(block) == 0)
+        self.used_bytes += self.capacity_bytes - sum(store.free_bytes for store in self.stores)
+        self.inactive_bytes += self.inactive_now_bytes
 
     def _result(self) -> CachingResult:
         names = ("hits", "effective_hits", "evictions", "broadcasts", "refused", "recomputed")

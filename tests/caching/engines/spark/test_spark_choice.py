@@ -135,3 +135,45 @@ def test_messages_sent_as_one_say_what_they_say_one_by_one(class_path: str) -> N
     together = told(("readers", 0, [[1, 1, 100], [2, 2, 5000], [3, 3, 200]]))
 
     assert together == told(read_at(1, 100), read_at(2, 5000), read_at(3, 200)) == ["[rdd_2_0]"]
+
+
+def test_the_task_that_makes_a_block_is_no_reason_to_keep_it(class_path: str) -> None:
+    told = answers(
+        class_path,
+        *in_memory(1, MEMORY_ONLY),
+        read_at(1, 5000),
+        read_at(2, 10),
+        ("arrives", 2, *MEMORY_ONLY, 2),
+        ("choose", 2),
+    )
+
+    assert told == ["stays out"]
+
+
+def test_a_scan_does_not_evict_itself_when_nobody_is_known_to_read_it_again(class_path: str) -> None:
+    told = answers(
+        class_path,
+        *in_memory(501, MEMORY_ONLY),
+        ("arrives", 502, *MEMORY_ONLY),
+        ("choose", 502),
+        ("arrives", 601, *MEMORY_ONLY),
+        ("choose", 601),
+    )
+
+    assert told == ["stays out", "[rdd_5_1]"]
+
+
+def test_what_a_disk_keeps_is_worth_its_reading_and_not_its_computation(class_path: str) -> None:
+    told = answers(
+        class_path,
+        *in_memory(1, TO_BE_WRITTEN, cost_s=10.0),
+        ("leftOnDisk", 1),
+        read_at(1, 500),
+        *in_memory(2, MEMORY_ONLY, cost_s=1e-3),
+        read_at(2, 500),
+        ("arrives", 3, *MEMORY_ONLY),
+        read_at(3, 400),
+        ("choose", 3),
+    )
+
+    assert told == ["[rdd_1_0]"]

@@ -40,10 +40,10 @@ def test_an_rdd_that_was_never_read_is_expected_at_once_but_not_for_ever(class_p
     assert after == [{"1": NEXT_JOB}] * 4 + [{}] * 2
 
 
-def test_an_rdd_that_was_read_once_is_used_up(class_path: str) -> None:
-    after = expected(class_path, job([1, "a"]), job([1, "a", ANYWHERE]))
+def test_an_rdd_that_was_read_once_is_expected_after_as_many_jobs_as_it_took(class_path: str) -> None:
+    after = expected(class_path, job([1, "a"]), job(), job([1, "a", ANYWHERE]), *[job()] * 5)
 
-    assert after == [{"1": NEXT_JOB}, {}]
+    assert [each.get("1") for each in after[2:]] == [SECOND_JOB, *[NEXT_JOB] * 4, None]
 
 
 def test_an_rdd_that_several_jobs_read_is_expected_after_as_many_jobs_as_last_time(class_path: str) -> None:

@@ -244,21 +244,27 @@ def _sibling_bytes(run: ReplayState, block: int) -> int:
     return run.dataset_bytes[record.worker * run.rules.num_datasets + record.dataset]
 
 
+@inlined
+def _is_spared(run: ReplayState, victim: int, block: int) -> bool:
+    """Whether Spark's rule keeps the victim: always, or under admission where no reader is known of either."""
+    one, other = run.blocks[victim], run.blocks[block]
+    holds = run.rules.spares_siblings or (run.rules.admission and one.rc == 0 and other.rc == 0)
+    return holds and one.dataset >= 0 and one.dataset == other.dataset
+
+
 @bare
 def _choose(run: ReplayState, block: int, task: int) -> int:
     """Put the victims for `block` into `chosen` and off the heap; returns their number, or -1 if it is refused."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
     free_bytes, num_chosen, num_aside = run.workers[worker].free_bytes, 0, 0
-    sibling_bytes, dataset = _sibling_bytes(run, block), run.blocks[block].dataset
-    if size_bytes > run.rules.worker_bytes - sibling_bytes:
+    if size_bytes > run.rules.worker_bytes - _sibling_bytes(run, block):
         return -1
     while free_bytes < size_bytes and run.workers[worker].heap_size > 0:
         victim = layout.top(run, worker)
         if run.rules.admission and run.blocks[victim].rc > 0 and not layout.has_lower_rank(run, victim, block):
             break
         layout.pop(run, worker)
-        is_sibling = sibling_bytes > 0 and run.blocks[victim].dataset == dataset
-        if is_sibling or run.blocks[victim].pinned_by == task:
+        if _is_spared(run, victim, block) or run.blocks[victim].pinned_by == task:
             run.scratch[num_aside].aside = victim
             num_aside += 1
         else:

@@ -1,6 +1,7 @@
 package io.takeup.spark;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -8,6 +9,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Predicate;
 import org.apache.spark.memory.MemoryMode;
 import org.apache.spark.storage.BlockId;
@@ -22,6 +24,8 @@ import org.apache.spark.storage.RDDBlockId;
 final class BlockRanks {
     private static final double DEFAULT_COST_S_PER_BYTE = 1e-8; // as if read from a disk of 100 MB/s
     private static final int NUM_EARLY = 4096;
+    private static final int SLICE = 1000; // things of a message that are acted on at a time
+    private static final int MOST_SPARED = 1000; // siblings that a choice looks past
 
     /** The victims, and whether they free enough. */
     static final class Choice {
@@ -29,6 +33,17 @@ final class BlockRanks {
         long freedBytes;
         int numReferenced;
         boolean isEnough;
+    }
+
+    /** Averages over the blocks of an RDD; 0 where nothing was measured. */
+    private static final class Seen {
+        double sizeBytes;
+        double computeS;
+        double readS; // back from disk
+
+        static double average(double old, double now) {
+            return now <= 0 ? old : old == 0 ? now : 0.8 * old + 0.2 * now;
+        }
     }
 
     private final GroupTable table;
@@ -40,7 +55,9 @@ final class BlockRanks {
     private final Map<Long, BlockId> stored = new HashMap<>();
     private final Map<Long, BlockId> onDisk = new HashMap<>(); // dropped from this memory, to be had from this disk
     private final Set<Long> dirty = new HashSet<>();
-    private final Map<Integer, double[]> sizeAndCostOfRdd = new HashMap<>();
+    private final Shadow shadow = new Shadow();
+    private final Set<Long> comingFromDisk = new HashSet<>();
+    private final Map<Integer, Seen> seenOfRdd = new HashMap<>();
     private final Map<Long, Boolean> closedEarly = new LinkedHashMap<>() {
         @Override
         protected boolean removeEldestEntry(Map.Entry<Long, Boolean> eldest) {
@@ -61,23 +78,33 @@ final class BlockRanks {
 
     // What the driver says ------------------------------------------------------------------------------------------
 
-    synchronized void apply(Object[] message) {
-        hear(message);
-        flush();
+    /** A long message is acted on in slices, so that a choice never waits for all of it. */
+    void apply(Object[] message) {
+        if (message[0].equals(Messages.ALL)) {
+            for (Object part : (Object[]) message[1]) {
+                apply((Object[]) part);
+            }
+            return;
+        }
+        int count = Messages.count(message);
+        for (int from = 0; from < count; from += SLICE) {
+            if (from > 0) {
+                LockSupport.parkNanos(1); // who waits for the lock gets it, which leaving it alone does not ensure
+            }
+            hear(message, from, Math.min(count, from + SLICE));
+        }
     }
 
-    private void hear(Object[] message) {
+    private synchronized void hear(Object[] message, int from, int to) {
         switch ((String) message[0]) {
             case Messages.OPEN:
-                Messages.forEachConsumer(message, this::open);
+                Messages.forEachConsumer(message, from, to, this::open);
                 break;
             case Messages.CLOSE:
-                for (long consumer : (long[]) message[1]) {
-                    lineage.close(consumer);
-                }
+                Arrays.stream((long[]) message[1], from, to).forEach(lineage::close);
                 break;
             case Messages.LINEAGE:
-                Messages.forEachLineage(message, lineage::computedFrom);
+                Messages.forEachLineage(message, from, to, lineage::computedFrom);
                 break;
             case Messages.STATE:
                 applyState((long[]) message[1], (long[]) message[2], (long[]) message[3]);
@@ -86,16 +113,12 @@ final class BlockRanks {
                 forget((long[]) message[1]);
                 break;
             case Messages.EXPECT:
-                Messages.forEachExpected(message, this::expect);
-                break;
-            case Messages.ALL:
-                for (Object part : (Object[]) message[1]) {
-                    hear((Object[]) part);
-                }
+                Messages.forEachExpected(message, from, to, this::expect);
                 break;
             default:
                 throw new IllegalArgumentException("no message " + message[0]);
         }
+        flush();
     }
 
     private void open(long consumer, long[] blocks, double position, int stage) {
@@ -135,6 +158,8 @@ final class BlockRanks {
             lineage.forget(block);
             onDisk.remove(block);
             writes.forget(block);
+            seenOfRdd.remove(Keys.rdd(block));
+            shadow.forget(block);
         }
     }
 
@@ -152,15 +177,23 @@ final class BlockRanks {
         flush();
     }
 
-    /** The block is about to come in: it and the groups it completes count as if it were in memory. */
-    synchronized void arriving(BlockId id, boolean keepsDiskCopy, boolean isOnDisk) {
+    /**
+     * The block is about to come in: it and the groups it completes count as if it were in memory. The task that brings
+     * it has it, stored or not, and is no reader of it any more.
+     */
+    synchronized void arriving(BlockId id, long task, boolean keepsDiskCopy, boolean isOnDisk) {
         long block = key(id);
         if (isOnDisk) {
             writes.written(block);
         }
         if (block >= 0 && !stored.containsKey(block)) {
-            describe(block, 0, 0);
+            if (isOnDisk) {
+                comingFromDisk.add(block);
+            }
             lineage.cached(block, keepsDiskCopy);
+            describe(block, 0, 0);
+            shadow.made(block, table.sizeBytes(block), table.costS(block), isOnDisk);
+            lineage.has(task, block);
             flush();
         }
     }
@@ -168,6 +201,7 @@ final class BlockRanks {
     /** It did not come in after all. */
     synchronized void refused(BlockId id) {
         long block = key(id);
+        comingFromDisk.remove(block);
         if (block >= 0 && !stored.containsKey(block)) {
             lineage.lost(block);
             flush();
@@ -180,13 +214,20 @@ final class BlockRanks {
             stored.put(block, id);
             onDisk.remove(block);
             describe(block, sizeBytes, costS);
+            shadow.stored(block, sizeBytes);
+            comingFromDisk.remove(block);
             lineage.cached(block, false);
         }
         indexes.get(mode).put(id, block, sizeBytes, first(block), second(block), isReferenced(block));
         flush();
     }
 
-    synchronized void read(BlockId id) {
+    /** {@code isHit}: for a task that did not bring the block itself. */
+    synchronized void read(BlockId id, boolean isHit) {
+        long block = key(id);
+        if (isHit) {
+            shadow.found(block, table.sizeBytes(block), table.costS(block), lineage.isOnDisk(block));
+        }
         for (VictimIndex<BlockId> index : indexes.values()) {
             index.touch(id);
         }
@@ -238,22 +279,26 @@ final class BlockRanks {
 
     /**
      * Who leaves for {@code space} bytes. {@code wanted} bytes must be there to take, or the block had better stay out.
-     * Under admission only blocks of strictly lower rank leave for the incoming one, and those nobody is known to read.
-     * A {@code reader} that has the block from disk does not count for it, and then nobody leaves for what nobody else
-     * is known to read; null if there is none.
+     * Under admission only blocks of strictly lower rank leave for the incoming one, and those nobody is known to read;
+     * the latter stay if it is on disk, and siblings of the incoming block stay if nobody is known to read it either:
+     * that is Spark's own rule, which keeps a scan from evicting itself.
      */
     synchronized Choice choose(
-            BlockId incoming, Long reader, long space, long wanted, MemoryMode mode, Predicate<BlockId> lock) {
+            BlockId incoming, boolean isOnDisk, long space, long wanted, MemoryMode mode, Predicate<BlockId> lock) {
         Choice choice = new Choice();
         long block = incoming == null ? -1 : key(incoming);
-        double[] worth = worthWithout(reader, block);
+        double[] worth = {first(block), second(block)};
         long availableBytes = 0;
+        int numSpared = 0;
         Iterator<VictimIndex.Entry<BlockId>> order = indexes.get(mode).iterator();
         while (order.hasNext() && availableBytes < Math.max(space, wanted)) {
             VictimIndex.Entry<BlockId> entry = order.next();
-            if (!mayLeave(entry, incoming, block, worth, reader == null)) {
-                if (admission && (entry.isReferenced || reader != null)) {
+            if (!mayLeave(entry, incoming, block, worth, isOnDisk)) {
+                if (admission && (entry.isReferenced || isOnDisk)) {
                     break; // the order is by rank: nobody behind may leave either
+                }
+                if (++numSpared > MOST_SPARED) {
+                    break;
                 }
                 continue;
             }
@@ -270,27 +315,17 @@ final class BlockRanks {
         return choice;
     }
 
-    private double[] worthWithout(Long reader, long block) {
-        GroupTable.Group group = reader == null ? null : table.group(reader);
-        if (group != null) {
-            lineage.close(reader);
-        }
-        double[] worth = {first(block), second(block)};
-        if (group != null) {
-            lineage.open(reader, group.blocks, group.position, group.stage);
-        }
-        return worth;
-    }
-
     private boolean mayLeave(
-            VictimIndex.Entry<BlockId> entry, BlockId incoming, long block, double[] worth, boolean isNew) {
+            VictimIndex.Entry<BlockId> entry, BlockId incoming, long block, double[] worth, boolean isOnDisk) {
         if (incoming == null) {
             return true;
         }
+        boolean isSibling = block >= 0 && entry.key >= 0 && Keys.rdd(entry.key) == Keys.rdd(block);
         if (!admission) {
-            return block < 0 || entry.key < 0 || Keys.rdd(entry.key) != Keys.rdd(block);
+            return !isSibling;
         }
-        return block < 0 || isNew && !entry.isReferenced || isLower(entry, worth[0], worth[1]);
+        boolean isFree = !entry.isReferenced && !isOnDisk && !(isSibling && table.rc(block) == 0);
+        return block < 0 || isFree || isLower(entry, worth[0], worth[1]);
     }
 
     private static boolean isLower(VictimIndex.Entry<BlockId> entry, double first, double second) {
@@ -302,8 +337,25 @@ final class BlockRanks {
     /** How large the block will be, as far as others of its RDD tell; 0 if there are none. */
     synchronized long expectedBytes(BlockId id) {
         long block = key(id);
-        double[] known = block < 0 ? null : sizeAndCostOfRdd.get(Keys.rdd(block));
-        return known == null ? 0 : (long) known[0];
+        Seen seen = block < 0 ? null : seenOfRdd.get(Keys.rdd(block));
+        return seen == null ? 0 : (long) seen.sizeBytes;
+    }
+
+    /** The memory that Spark's own rule would have now. */
+    synchronized void hasRoomFor(long poolBytes) {
+        shadow.capacityBytes = poolBytes;
+    }
+
+    synchronized long stockHits() {
+        return shadow.hits;
+    }
+
+    synchronized double savedS() {
+        return shadow.savedS;
+    }
+
+    synchronized long savedBytes() {
+        return shadow.savedBytes;
     }
 
     synchronized long inactiveBytes() {
@@ -327,18 +379,18 @@ final class BlockRanks {
                 : -1;
     }
 
-    /** Size and cost where they are known, else as other blocks of the RDD. */
+    /** Size and cost where they are known, else as other blocks of the RDD. What a disk keeps is not computed again. */
     private void describe(long block, long sizeBytes, double costS) {
-        double[] known = sizeAndCostOfRdd.computeIfAbsent(Keys.rdd(block), unseen -> new double[2]);
-        if (sizeBytes > 0) {
-            known[0] = known[0] == 0 ? sizeBytes : 0.8 * known[0] + 0.2 * sizeBytes;
+        Seen seen = seenOfRdd.computeIfAbsent(Keys.rdd(block), unseen -> new Seen());
+        seen.sizeBytes = Seen.average(seen.sizeBytes, sizeBytes);
+        if (comingFromDisk.contains(block)) {
+            seen.readS = Seen.average(seen.readS, costS);
+        } else {
+            seen.computeS = Seen.average(seen.computeS, costS);
         }
-        if (costS > 0) {
-            known[1] = known[1] == 0 ? costS : 0.8 * known[1] + 0.2 * costS;
-        }
-        double size = sizeBytes > 0 ? sizeBytes : Math.max(1, known[0]);
-        double cost = known[1] > 0 ? known[1] : size * DEFAULT_COST_S_PER_BYTE;
-        table.describe(block, (long) size, cost);
+        double size = sizeBytes > 0 ? sizeBytes : Math.max(1, seen.sizeBytes);
+        double cost = lineage.isOnDisk(block) ? seen.readS : seen.computeS;
+        table.describe(block, (long) size, cost > 0 ? cost : size * DEFAULT_COST_S_PER_BYTE);
     }
 
     /** What is no block of an RDD leaves last: every task may need a broadcast. */

@@ -320,7 +320,7 @@ final class Coordinator {
             return;
         }
         for (Object[] message : messages) {
-            Messages.forEachExpected(message, (block, where, when) -> {
+            Messages.forEachExpected(message, 0, Messages.count(message), (block, where, when) -> {
                 if (Double.isInfinite(where)) {
                     lineage.close(Keys.expected(block));
                 } else {
@@ -332,7 +332,7 @@ final class Coordinator {
     }
 
     private static Object[] lineageMessage(Map<Long, long[]> lineage) {
-        long[] blocks = Executors.toArray(lineage.keySet());
+        long[] blocks = lineage.keySet().stream().mapToLong(Long::longValue).sorted().toArray(); // in order it is small
         return Messages.lineage(blocks, Arrays.stream(blocks).mapToObj(lineage::get).toArray(long[][]::new));
     }
 

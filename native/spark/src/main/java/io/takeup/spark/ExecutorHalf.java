@@ -179,6 +179,9 @@ final class ExecutorHalf implements ExecutorPlugin {
             counters.set(Counters.INACTIVE_BYTES, ranks.inactiveBytes());
             counters.set(Counters.STORED_BLOCKS, ranks.numStored());
             counters.set(Counters.GROUPS, ranks.numGroups());
+            counters.set(Counters.STOCK_HITS, ranks.stockHits());
+            counters.set(Counters.SAVED_NS, (long) (1e9 * ranks.savedS()));
+            counters.set(Counters.SAVED_READ_BYTES, ranks.savedBytes());
         }
         OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         counters.set(Counters.PROCESS_CPU_NS, system.getProcessCpuTime());

@@ -12,8 +12,8 @@ import java.util.TreeMap;
  *
  * <p>In a loop every round makes RDDs of the same kinds, and what happened to those of the rounds before will happen to
  * the next. Where there is no such precedent: an RDD that was never read is expected in the next job; one that was read
- * by several jobs is expected again after as many jobs as last time, until twice that has passed; one that was read
- * once may be used up, and nothing is expected.
+ * is expected again after as many jobs as last time, until twice that has passed. The first time counts from the job
+ * that made it, and there is no second time if another RDD of the same kind has been made since.
  */
 final class Expectations {
     private static final int PATIENCE_JOBS = 3;
@@ -54,10 +54,12 @@ final class Expectations {
         boolean isExpected;
         double start; // as last announced, if it is expected
         boolean isOver;
+        boolean hasSuccessor; // an RDD of the same kind was made later
 
         History(int numPartitions, int firstJob, List<History> precedents) {
             this.numPartitions = numPartitions;
             this.firstJob = firstJob;
+            this.lastJob = firstJob;
             this.precedents = precedents;
         }
     }
@@ -78,9 +80,7 @@ final class Expectations {
         if (knows(history, age) && precedent(history, age) == null) {
             history.precedents.clear(); // it goes its own way
         }
-        if (!history.readings.isEmpty()) {
-            history.gap = Math.max(1, job - history.lastJob);
-        }
+        history.gap = Math.max(1, job - history.lastJob);
         history.lastJob = job;
         history.readings.put(age, reading);
         if (history.readings.size() > MOST_READINGS) {
@@ -92,6 +92,7 @@ final class Expectations {
         String name = kind + "#" + numMade.merge(kind, 1, Integer::sum);
         List<History> earlier = ofKind.computeIfAbsent(name, unseen -> new ArrayList<>());
         History history = new History(numPartitions, job, new ArrayList<>(earlier));
+        earlier.stream().limit(1).forEach(last -> last.hasSuccessor = true);
         earlier.add(0, history);
         if (earlier.size() > NUM_PRECEDENTS) {
             earlier.remove(NUM_PRECEDENTS).precedents.clear(); // or the chain would never end
@@ -166,13 +167,19 @@ final class Expectations {
         return null;
     }
 
+    /** Read once, and the loop has gone on: with the next one of its kind, or as it did after the one before. */
+    private static boolean isUsedUp(History history) {
+        boolean wasSoBefore = !history.precedents.isEmpty() && history.precedents.get(0).readings.size() == 1;
+        return history.readings.size() == 1 && (history.hasSuccessor || wasSoBefore);
+    }
+
     /** Without a precedent. */
     private int guessed(History history) {
         if (history.readings.isEmpty()) {
             return job - history.firstJob <= PATIENCE_JOBS ? 0 : -1;
         }
         int numIdle = job - history.lastJob;
-        if (history.readings.size() == 1 || numIdle > 2 * history.gap) {
+        if (numIdle > 2 * history.gap || isUsedUp(history)) {
             return -1;
         }
         return Math.max(0, history.gap - numIdle - 1);

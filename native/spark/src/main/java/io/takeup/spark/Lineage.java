@@ -46,6 +46,15 @@ final class Lineage {
         }
     }
 
+    /** The consumer holds the block: it will not look for it in memory, but still waits for the others of its group. */
+    void has(long consumer, long block) {
+        GroupTable.Group group = table.group(consumer);
+        if (group != null && Arrays.stream(group.blocks).anyMatch(each -> each == block)) {
+            open(consumer, replace(group.blocks, block, new long[0]), group.position, group.stage);
+            refresh(block);
+        }
+    }
+
     /** Once it is made, the block is never computed again. */
     void keptOnDisk(long block) {
         onDisk.add(block);

@@ -53,9 +53,15 @@ final class Messages {
         return new Object[] {OPEN, consumers, lists.toArray(new long[0][]), positions, stages};
     }
 
-    static void forEachConsumer(Object[] message, ConsumerHandler handler) {
+    /** How many things the message names, where it can be acted on in slices; else 1. */
+    static int count(Object[] message) {
+        boolean isLong = message[0].equals(OPEN) || message[0].equals(CLOSE) || message[0].equals(LINEAGE);
+        return isLong ? ((long[]) message[1]).length : message[0].equals(EXPECT) ? ((int[]) message[1])[1] : 1;
+    }
+
+    static void forEachConsumer(Object[] message, int from, int to, ConsumerHandler handler) {
         long[] consumers = (long[]) message[1];
-        for (int index = 0; index < consumers.length; index++) {
+        for (int index = from; index < to; index++) {
             handler.accept(
                     consumers[index],
                     ((long[][]) message[2])[index],
@@ -68,9 +74,9 @@ final class Messages {
         return new Object[] {LINEAGE, blocks, parents};
     }
 
-    static void forEachLineage(Object[] message, LineageHandler handler) {
+    static void forEachLineage(Object[] message, int from, int to, LineageHandler handler) {
         long[] blocks = (long[]) message[1];
-        for (int index = 0; index < blocks.length; index++) {
+        for (int index = from; index < to; index++) {
             handler.accept(blocks[index], ((long[][]) message[2])[index]);
         }
     }
@@ -103,10 +109,10 @@ final class Messages {
         return new Object[] {EXPECT, new int[] {rdd, numPartitions, stage}, new double[] {position, step}};
     }
 
-    static void forEachExpected(Object[] message, ExpectedHandler handler) {
+    static void forEachExpected(Object[] message, int from, int to, ExpectedHandler handler) {
         int[] what = (int[]) message[1];
         double[] where = (double[]) message[2];
-        for (int partition = 0; partition < what[1]; partition++) {
+        for (int partition = from; partition < to; partition++) {
             handler.accept(Keys.block(what[0], partition), where[0] + partition * where[1], what[2]);
         }
     }

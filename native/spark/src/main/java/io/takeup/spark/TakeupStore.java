@@ -145,15 +145,25 @@ public final class TakeupStore extends MemoryStore {
             counters.add(Counters.PUTS, 1);
         }
         if (!isStock && arriving.putIfAbsent(id, currentTask()) == null) {
+            long poolBytes = memoryManager.maxOnHeapStorageMemory() + memoryManager.maxOffHeapStorageMemory();
             boolean keepsDiskCopy = keepsDiskCopy(id);
             boolean isOnDisk = keepsDiskCopy && blockManager.diskStore().contains(id);
-            guard(() -> ranks.arriving(id, keepsDiskCopy, isOnDisk));
+            guard(() -> {
+                ranks.hasRoomFor(poolBytes);
+                ranks.arriving(id, currentTaskKey(), keepsDiskCopy, isOnDisk);
+            });
         }
     }
 
     private static long currentTask() {
         TaskContext context = TaskContext.get();
         return context == null ? NO_TASK : context.taskAttemptId();
+    }
+
+    /** As the driver names it; a key of nothing outside tasks. */
+    private static long currentTaskKey() {
+        TaskContext context = TaskContext.get();
+        return context == null ? NO_TASK : Keys.task(context.stageId(), context.partitionId());
     }
 
     /** A task is over: what it stored takes its place in the order, and what it did not is not coming any more. */
@@ -191,11 +201,9 @@ public final class TakeupStore extends MemoryStore {
     private void noteRead(BlockId id, Option<?> found) {
         if (found.isDefined()) {
             long block = BlockRanks.key(id);
-            if (block >= 0) {
-                tasks.hit(block);
-            }
+            boolean isHit = block >= 0 && tasks.hit(block);
             if (!isStock) {
-                guard(() -> ranks.read(id));
+                guard(() -> ranks.read(id, isHit));
             }
         }
     }
@@ -240,8 +248,8 @@ public final class TakeupStore extends MemoryStore {
         boolean worked = guard(() -> {
             noteStored();
             long wanted = incoming == null ? 0 : ranks.expectedBytes(incoming) - currentUnrollMemoryForThisTask();
-            Long reader = readerFromDisk(incoming);
-            choice[0] = ranks.choose(incoming, reader, space, wanted, mode, id -> lock(id) && locked.add(id));
+            boolean isOnDisk = incoming != null && blockManager.diskStore().contains(incoming);
+            choice[0] = ranks.choose(incoming, isOnDisk, space, wanted, mode, id -> lock(id) && locked.add(id));
         });
         if (!worked) {
             locked.forEach(this::unlock);
@@ -250,14 +258,6 @@ public final class TakeupStore extends MemoryStore {
         counters.add(Counters.CHOICES, 1);
         counters.add(Counters.CHOICE_NS, System.nanoTime() - beganNs);
         return choice[0];
-    }
-
-    /** The task of this thread if it reads the block back from disk: it has it, in memory or not. */
-    private Long readerFromDisk(BlockId incoming) {
-        TaskContext context = TaskContext.get();
-        return incoming != null && context != null && blockManager.diskStore().contains(incoming)
-                ? Keys.task(context.stageId(), context.partitionId())
-                : null;
     }
 
     /** Blocks that have come in since the last call take their place in the order. */

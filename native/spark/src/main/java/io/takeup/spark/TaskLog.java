@@ -18,12 +18,13 @@ final class TaskLog {
     private final Map<Long, Record> running = new ConcurrentHashMap<>();
     private List<long[]> finished = new ArrayList<>();
 
-    /** The task of this thread read the block from memory. Reads on behalf of other executors have no task. */
-    void hit(long block) {
+    /**
+     * The task of this thread read the block from memory; true the first time, if it did not make the block. Reads on
+     * behalf of other executors have no task.
+     */
+    boolean hit(long block) {
         Record record = current();
-        if (record != null && !record.makes.contains(block)) {
-            record.hits.add(block);
-        }
+        return record != null && !record.makes.contains(block) && record.hits.add(block);
     }
 
     /** The task of this thread makes the block, or brings it back. True the first time it does. */

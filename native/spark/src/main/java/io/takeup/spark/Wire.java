@@ -1,107 +1,176 @@
 package io.takeup.spark;
 
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
-import java.nio.charset.StandardCharsets;
+import java.io.BufferedInputStream;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.util.Arrays;
+import java.util.zip.Deflater;
+import java.util.zip.DeflaterOutputStream;
+import java.util.zip.InflaterInputStream;
 
 /**
  * Messages as bytes. Java's own way to read a message of many small arrays takes an executor as long as to act on it.
  *
- * <p>Each part is a letter for its type, a length, and the values.
+ * <p>Each part is a letter for its type, a length, and the values. Of numbers the difference to the one before is
+ * written, in as few bytes as it needs; of lists, to the one at the same place of the list before. Tasks and blocks are
+ * numbered in order, so most differences are equal, and deflating leaves little of them.
  */
 final class Wire {
-    private static final int HEAD_BYTES = 1 + Integer.BYTES;
+    private static final int WORTH_DEFLATING = 1024;
+    private static final int PLAIN = 0;
+    private static final int DEFLATED = 1;
 
     private Wire() {}
 
     static byte[] packed(Object[] message) {
-        ByteBuffer buffer = ordered(ByteBuffer.allocate(numBytes(message)));
-        write(message, buffer);
-        return buffer.array();
+        try {
+            ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+            bytes.write(PLAIN);
+            write(message, new DataOutputStream(bytes));
+            return bytes.size() < WORTH_DEFLATING ? bytes.toByteArray() : deflated(bytes.toByteArray());
+        } catch (IOException error) {
+            throw new UncheckedIOException(error); // arrays do not fail
+        }
     }
 
     static Object[] unpacked(byte[] bytes) {
-        return (Object[]) read(ordered(ByteBuffer.wrap(bytes)));
+        ByteArrayInputStream body = new ByteArrayInputStream(bytes, 1, bytes.length - 1);
+        InputStream plain = bytes[0] == DEFLATED ? new BufferedInputStream(new InflaterInputStream(body), 1 << 16) : body;
+        try (DataInputStream stream = new DataInputStream(plain)) {
+            return (Object[]) read(stream);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
     }
 
-    private static ByteBuffer ordered(ByteBuffer buffer) {
-        return buffer.order(ByteOrder.LITTLE_ENDIAN);
+    private static byte[] deflated(byte[] plain) throws IOException {
+        ByteArrayOutputStream bytes = new ByteArrayOutputStream(plain.length / 4);
+        bytes.write(DEFLATED);
+        Deflater deflater = new Deflater(Deflater.BEST_SPEED);
+        try (DeflaterOutputStream stream = new DeflaterOutputStream(bytes, deflater, 1 << 16)) {
+            stream.write(plain, 1, plain.length - 1);
+        } finally {
+            deflater.end();
+        }
+        return bytes.toByteArray();
     }
 
-    private static int numBytes(Object part) {
-        int count = HEAD_BYTES;
-        if (part instanceof Object[]) {
-            for (Object inner : (Object[]) part) {
-                count += numBytes(inner);
+    private static void write(Object part, DataOutputStream stream) throws IOException {
+        if (part instanceof long[][]) {
+            writeLists((long[][]) part, stream);
+        } else if (part instanceof Object[]) {
+            stream.writeByte('O');
+            stream.writeInt(((Object[]) part).length);
+            for (Object one : (Object[]) part) {
+                write(one, stream);
             }
-            return count;
-        }
-        if (part instanceof String) {
-            return count + ((String) part).length();
-        }
-        if (part instanceof int[]) {
-            return count + Integer.BYTES * ((int[]) part).length;
-        }
-        return count + Long.BYTES * (part instanceof long[] ? ((long[]) part).length : ((double[]) part).length);
-    }
-
-    private static void write(Object part, ByteBuffer buffer) {
-        if (part instanceof Object[]) {
-            Object[] inner = (Object[]) part;
-            buffer.put((byte) (part instanceof long[][] ? 'L' : 'O')).putInt(inner.length);
-            for (Object one : inner) {
-                write(one, buffer);
-            }
-        } else if (part instanceof long[]) {
-            long[] values = (long[]) part;
-            buffer.put((byte) 'l').putInt(values.length).asLongBuffer().put(values);
-            buffer.position(buffer.position() + Long.BYTES * values.length);
-        } else if (part instanceof double[]) {
-            double[] values = (double[]) part;
-            buffer.put((byte) 'd').putInt(values.length).asDoubleBuffer().put(values);
-            buffer.position(buffer.position() + Double.BYTES * values.length);
-        } else if (part instanceof int[]) {
-            int[] values = (int[]) part;
-            buffer.put((byte) 'i').putInt(values.length).asIntBuffer().put(values);
-            buffer.position(buffer.position() + Integer.BYTES * values.length);
+        } else if (part instanceof String) {
+            stream.writeByte('s');
+            stream.writeUTF((String) part);
         } else {
-            byte[] letters = ((String) part).getBytes(StandardCharsets.US_ASCII);
-            buffer.put((byte) 's').putInt(letters.length).put(letters);
+            stream.writeByte(part instanceof long[] ? 'l' : part instanceof double[] ? 'd' : 'i');
+            writeNumbers(numbers(part), stream);
         }
     }
 
-    private static Object read(ByteBuffer buffer) {
-        byte type = buffer.get();
-        int length = buffer.getInt();
+    private static long[] numbers(Object part) {
+        return part instanceof long[] ? (long[]) part
+                : part instanceof int[] ? Arrays.stream((int[]) part).asLongStream().toArray()
+                : Arrays.stream((double[]) part).mapToLong(Double::doubleToRawLongBits).toArray();
+    }
+
+    private static void writeNumbers(long[] numbers, DataOutputStream stream) throws IOException {
+        stream.writeInt(numbers.length);
+        long before = 0;
+        for (long number : numbers) {
+            writeDifference(number - before, stream);
+            before = number;
+        }
+    }
+
+    private static void writeLists(long[][] lists, DataOutputStream stream) throws IOException {
+        stream.writeByte('L');
+        stream.writeInt(lists.length);
+        long[] before = {};
+        for (long[] list : lists) {
+            writeDifference(list.length, stream);
+            for (int place = 0; place < list.length; place++) {
+                writeDifference(list[place] - (place < before.length ? before[place] : 0), stream);
+            }
+            before = list;
+        }
+    }
+
+    /** Seven bits to a byte, least significant first; the sign is in the lowest bit. */
+    private static void writeDifference(long difference, DataOutputStream stream) throws IOException {
+        long rest = difference << 1 ^ difference >> 63;
+        while ((rest & ~0x7FL) != 0) {
+            stream.writeByte((int) (rest & 0x7F | 0x80));
+            rest >>>= 7;
+        }
+        stream.writeByte((int) rest);
+    }
+
+    private static long readDifference(DataInputStream stream) throws IOException {
+        long whole = 0;
+        for (int shift = 0; ; shift += 7) {
+            int next = stream.readUnsignedByte();
+            whole |= (long) (next & 0x7F) << shift;
+            if (next < 0x80) {
+                return whole >>> 1 ^ -(whole & 1);
+            }
+        }
+    }
+
+    private static Object read(DataInputStream stream) throws IOException {
+        int type = stream.readUnsignedByte();
         switch (type) {
             case 'O':
-            case 'L':
-                Object[] parts = type == 'L' ? new long[length][] : new Object[length];
-                for (int index = 0; index < length; index++) {
-                    parts[index] = read(buffer);
+                Object[] parts = new Object[stream.readInt()];
+                for (int index = 0; index < parts.length; index++) {
+                    parts[index] = read(stream);
                 }
                 return parts;
+            case 'L':
+                return readLists(stream);
             case 'l':
-                long[] longs = new long[length];
-                buffer.asLongBuffer().get(longs);
-                buffer.position(buffer.position() + Long.BYTES * length);
-                return longs;
+                return readNumbers(stream);
             case 'd':
-                double[] doubles = new double[length];
-                buffer.asDoubleBuffer().get(doubles);
-                buffer.position(buffer.position() + Double.BYTES * length);
-                return doubles;
+                return Arrays.stream(readNumbers(stream)).mapToDouble(Double::longBitsToDouble).toArray();
             case 'i':
-                int[] ints = new int[length];
-                buffer.asIntBuffer().get(ints);
-                buffer.position(buffer.position() + Integer.BYTES * length);
-                return ints;
+                return Arrays.stream(readNumbers(stream)).mapToInt(number -> (int) number).toArray();
             case 's':
-                byte[] letters = new byte[length];
-                buffer.get(letters);
-                return new String(letters, StandardCharsets.US_ASCII);
+                return stream.readUTF();
             default:
                 throw new IllegalArgumentException("no part of a message begins with " + type);
         }
+    }
+
+    private static long[] readNumbers(DataInputStream stream) throws IOException {
+        long[] numbers = new long[stream.readInt()];
+        long before = 0;
+        for (int index = 0; index < numbers.length; index++) {
+            before += readDifference(stream);
+            numbers[index] = before;
+        }
+        return numbers;
+    }
+
+    private static long[][] readLists(DataInputStream stream) throws IOException {
+        long[][] lists = new long[stream.readInt()][];
+        long[] before = {};
+        for (int index = 0; index < lists.length; index++) {
+            long[] list = new long[(int) readDifference(stream)];
+            for (int place = 0; place < list.length; place++) {
+                list[place] = readDifference(stream) + (place < before.length ? before[place] : 0);
+            }
+            lists[index] = before = list;
+        }
+        return lists;
     }
 }

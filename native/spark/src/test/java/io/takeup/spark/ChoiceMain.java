@@ -12,7 +12,7 @@ import org.apache.spark.storage.RDDBlockId;
 
 /**
  * Who leaves, on standard input: events under {@code dag} as JSON lists, one per line. Blocks are numbers, each of its
- * own RDD and of 1,000 bytes. {@code ["choose", block]} prints the blocks that leave for it, or "stays out".
+ * own RDD, those from 100 on of the RDD of their hundreds, and of 1,000 bytes. {@code ["choose", block]} prints the blocks that leave for it, or "stays out".
  */
 public final class ChoiceMain {
     private static final long SIZE_BYTES = 1000;
@@ -29,10 +29,11 @@ public final class ChoiceMain {
 
     private static void apply(BlockRanks ranks, JsonNode event) {
         int number = event.get(1).asInt();
-        BlockId id = new RDDBlockId(number, 0);
+        BlockId id = id(number);
         switch (event.get(0).asText()) {
-            case "arrives": // level keeps it on disk, is on disk already
-                ranks.arriving(id, event.get(2).asBoolean(), event.get(3).asBoolean());
+            case "arrives": // level keeps it on disk, is on disk already, for this task
+                long task = Keys.task(1, event.path(4).asInt(-1));
+                ranks.arriving(id, task, event.get(2).asBoolean(), event.get(3).asBoolean());
                 break;
             case "stored": // seconds to bring it back
                 ranks.stored(id, SIZE_BYTES, MemoryMode.ON_HEAP, event.get(2).asDouble());
@@ -46,7 +47,7 @@ public final class ChoiceMain {
             case "readers": // lists of block, task and position, each in a message, all sent as one
                 List<Object[]> messages = new ArrayList<>();
                 event.get(2).forEach(reader -> messages.add(opening(
-                        new RDDBlockId(reader.get(0).asInt(), 0),
+                        id(reader.get(0).asInt()),
                         Keys.task(1, reader.get(1).asInt()),
                         reader.get(2).asDouble())));
                 ranks.apply(Messages.all(messages));
@@ -59,9 +60,13 @@ public final class ChoiceMain {
                 break;
             default:
                 BlockRanks.Choice choice =
-                        ranks.choose(id, null, SIZE_BYTES, SIZE_BYTES, MemoryMode.ON_HEAP, victim -> true);
+                        ranks.choose(id, false, SIZE_BYTES, SIZE_BYTES, MemoryMode.ON_HEAP, victim -> true);
                 System.out.println(choice.isEnough ? choice.victims : "stays out");
         }
+    }
+
+    private static BlockId id(int number) {
+        return number < 100 ? new RDDBlockId(number, 0) : new RDDBlockId(number / 100, number % 100);
     }
 
     private static void open(BlockRanks ranks, BlockId id, long consumer, double position) {

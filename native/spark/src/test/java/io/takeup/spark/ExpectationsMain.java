@@ -57,7 +57,7 @@ public final class ExpectationsMain {
     private static void note(Object[] message, ObjectNode expected) {
         String rdd = String.valueOf(((int[]) message[1])[0]);
         expected.remove(rdd);
-        Messages.forEachExpected(message, (block, position, stage) -> {
+        Messages.forEachExpected(message, 0, Messages.count(message), (block, position, stage) -> {
             if (!Double.isInfinite(position)) {
                 expected.withArray(rdd).add(position);
             }

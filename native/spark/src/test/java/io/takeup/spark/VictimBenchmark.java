@@ -25,6 +25,7 @@ public final class VictimBenchmark {
     private static double[] measure(String policy) {
         SplittableRandom random = new SplittableRandom(1);
         BlockRanks ranks = new BlockRanks(policy, true, 1L << 30);
+        ranks.hasRoomFor(1000L * NUM_BLOCKS);
         for (int number = 0; number < NUM_BLOCKS; number++) {
             ranks.stored(id(number), 1000, MemoryMode.ON_HEAP, 0.001);
             open(ranks, number, random);
@@ -32,12 +33,12 @@ public final class VictimBenchmark {
         double[] timesUs = new double[NUM_CHOICES];
         for (int round = 0; round < 2 * NUM_CHOICES; round++) {
             BlockId incoming = id(NUM_BLOCKS + round);
-            ranks.arriving(incoming, false, false);
+            ranks.arriving(incoming, -1, false, false);
             open(ranks, NUM_BLOCKS + round, random);
             ranks.taskSucceeded(Keys.task(1, random.nextInt(NUM_BLOCKS + round)));
-            ranks.read(id(random.nextInt(NUM_BLOCKS)));
+            ranks.read(id(random.nextInt(NUM_BLOCKS)), true);
             long beganNs = System.nanoTime();
-            BlockRanks.Choice choice = ranks.choose(incoming, null, 1000, 1000, MemoryMode.ON_HEAP, id -> true);
+            BlockRanks.Choice choice = ranks.choose(incoming, false, 1000, 1000, MemoryMode.ON_HEAP, id -> true);
             timesUs[round % NUM_CHOICES] = (System.nanoTime() - beganNs) / 1e3; // the first half warms up
             choice.victims.forEach(ranks::removed);
             if (choice.isEnough) {
