@@ -160,6 +160,17 @@ def test_sieve_stays_where_it_is_when_the_block_under_its_hand_leaves_for_anothe
     assert [victim.block for victim in policy.make_room("e", 1, 0, ()).evict] == ["d"]
 
 
+def test_sieve_keeps_pointing_at_its_block_when_one_before_it_leaves() -> None:
+    policy = Sieve(GroupTable(), 5)
+    for block in "abcde":
+        policy.stored(block, 1)
+    policy.read("a")
+    policy.make_room("f", 1, 0, ())  # takes b, and the hand stands at c
+    policy.removed("a")
+
+    assert [victim.block for victim in policy.make_room("f", 1, 0, ()).evict] == ["c"]
+
+
 def test_sieve_starts_over_when_the_newest_leaves_from_under_its_hand() -> None:
     policy = Sieve(GroupTable(), 3)
     for block in "abc":
