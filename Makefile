@@ -22,7 +22,7 @@ test-random:  ## the same as test, with examples drawn from a fresh seed that is
 	@seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; echo "test-random: SEED=$$seed"; \
 	$(PYTEST) -m "not engine and not paper" --hypothesis-seed=$$seed
 
-mutants:  ## change the pure rooms a little, 600 times, and count the changes that tests notice; takes hours
+mutants:  ## change the pure rooms a little, 600 times, and count the changes that tests notice
 	@scripts/setup test
 	@.venv/bin/python scripts/mutants.py
 

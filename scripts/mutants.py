@@ -1,34 +1,54 @@
-"""Mutation score of the pure rooms: `make mutants`, or `python scripts/mutants.py --count 600 --domain edge`.
+"""Mutation score of the pure rooms: `make mutants`, or `python scripts/mutants.py --domain edge --count 100`.
 
 A mutant is one small change of one statement: a comparison, an arithmetic operator, a constant, `and` for `or`, a
-negated condition, a dropped call. The tests that import its module run on a copy of the sources; a mutant that no test
-notices survives. Prints the score per domain and the survivors; those in scripts/equivalent_mutants.txt, which change
-nothing that can be observed, do not count.
+negated condition, a dropped call. A change that no test notices survives.
+
+How it works. For each domain one process imports everything and collects the tests. A fork of it runs each test once
+under `coverage`, which tells for every line the tests that execute it. Then each mutant is a fork in which the code of
+the changed function is replaced: it runs, quickest first, the tests that execute the line and then the others of their
+files, up to the first failure. A change outside functions, or in one that an import calls, needs a process that imports
+the changed module instead. Kernels run uncompiled, so that their lines are seen and a change needs no compiler; a test
+that fails or takes more than TEST_LIMIT_S that way is left out. Prints the score per domain and the survivors; those in
+scripts/equivalent_mutants.txt, which change nothing that can be observed, do not count.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import copy
+import gc
+import importlib
+import inspect
+import json
 import os
 import random
-import re
-import shutil
-import subprocess
+import resource
+import signal
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import CodeType, FrameType, FunctionType, MappingProxyType
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, TESTS = ROOT / "src", ROOT / "tests"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.txt"
-TIMEOUT_S = 300
-sys.path[:0] = [str(TESTS)]
+ROOMS_THAT_ACT = ("engines", "experiment", "lab", "server", "simulate", "watch")  # their tests are slow uncompiled
+TEST_LIMIT_S = 0.5  # of CPU for one test, uncompiled and traced
+MUTANT_LIMIT_S = 5  # of CPU for the tests of one mutant, by their times without the change
+OPTIONS = ("-q", "-m", "not engine and not paper", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=100")
+OPTIONS += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # hypothesis is imported already
+OPTIONS += ("-W", "ignore::RuntimeWarning")  # of integers that overflow in uncompiled kernels
+WARM = ("numba", "scipy.optimize", "scipy.stats", "hypothesis", "pydantic", "rich.console", "rich.progress", "click")
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -47,112 +67,411 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A changed module: where, what, and its text."""
+    """A changed module: where, what, and its syntax tree."""
 
     path: Path
-    line: int
+    lines: range
     change: str
-    text: str
+    tree: ast.Module
 
     @property
     def name(self) -> str:
         """How the list of equivalents names it: without its line, which moves."""
         return f"{self.path.relative_to(SOURCE)}: {self.change}"
 
+    @property
+    def domain(self) -> str:
+        """The domain of its module."""
+        return self.path.relative_to(SOURCE).parts[1]
 
-def sites(tree: ast.Module) -> list[tuple[int, str]]:
-    """Every node that can be changed, as its place in `ast.walk`, and how."""
-    found = []
-    for number, node in enumerate(ast.walk(tree)):
-        if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPPED:
-            found.append((number, "compare"))
-        elif isinstance(node, ast.BinOp) and type(node.op) in SWAPPED:
-            found.append((number, "operator"))
-        elif isinstance(node, ast.BoolOp):
-            found.append((number, "boolean"))
-        elif isinstance(node, ast.If | ast.IfExp | ast.While):
-            found.append((number, "negate"))
-        elif isinstance(node, ast.Constant) and type(node.value) in {int, float}:
-            found.append((number, "constant"))
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            found.append((number, "drop"))
-    return found
+    @property
+    def module(self) -> str:
+        """The name under which its module is imported."""
+        return ".".join(part for part in self.path.relative_to(SOURCE).with_suffix("").parts if part != "__init__")
 
 
-def mutated(tree: ast.Module, number: int, kind: str) -> tuple[int, str, str]:
-    """The line, the change in words, and the text of the module with this node changed."""
-    changed = copy.deepcopy(tree)
-    node: ast.AST = list(ast.walk(changed))[number]
-    before = ast.unparse(node.test if isinstance(node, ast.If | ast.While) else node)
-    match kind, node:
-        case "compare", ast.Compare():
-            node.ops[0] = SWAPPED[type(node.ops[0])]()  # type: ignore[call-overload]
-        case "operator" | "boolean", ast.BinOp() | ast.BoolOp():
-            node.op = SWAPPED[type(node.op)]()  # type: ignore[assignment]
-        case "negate", ast.If() | ast.IfExp() | ast.While():
-            node.test = ast.UnaryOp(ast.Not(), node.test)
-        case "constant", ast.Constant(value=int() | float() as value):
-            node.value = value + 1
-        case "drop", ast.Expr():
-            node.value = ast.Constant(None)
-    after = ast.unparse(node.test if isinstance(node, ast.If | ast.While) else node)
-    line = getattr(node, "lineno", 0)
-    return line, f"{before[:80]} -> {after[:80]}", ast.unparse(ast.fix_missing_locations(changed))
+# The changes
 
 
-def pure_modules(domain: str | None) -> list[Path]:
-    """The modules of the pure rooms, without compiled kernels."""
+def pure_modules(domain: str | None = None) -> list[Path]:
+    """The modules of the pure rooms."""
+    sys.path[:0] = [str(TESTS)]
     from test_layers import PURE, modules, room_of
 
-    rooms = {
-        name: path for name, path in modules().items() if room_of(name.split(".")) in PURE.get(name.split(".")[0], ())
-    }
-    return sorted(
-        path for name, path in rooms.items() if "compiled" not in name and domain in {None, name.split(".")[0]}
-    )
+    named = [(name.split("."), path) for name, path in modules().items()]
+    return sorted(path for name, path in named if room_of(name) in PURE.get(name[0], ()) and domain in {None, name[0]})
 
 
-def draw(paths: list[Path], count: int, seed: int) -> Iterator[Mutant]:
-    """A seeded sample: a module by its number of sites, a site at random."""
-    rng = random.Random(seed)
-    trees = {path: ast.parse(path.read_text("utf-8")) for path in paths}
-    every = [(path, *site) for path, tree in trees.items() for site in sites(tree)]
-    for path, number, kind in rng.sample(every, min(count, len(every))):
-        yield Mutant(path, *mutated(trees[path], number, kind))
+def draw(paths: list[Path], count: int, seed: int) -> list[Mutant]:
+    """A seeded sample of all sites."""
+    every = [(path, number) for path in paths for number, _ in enumerate(sites(ast.parse(path.read_text("utf-8"))))]
+    return [mutated(*site) for site in random.Random(seed).sample(every, min(count, len(every)))]
 
 
-def tests_of(path: Path) -> list[str]:
-    """Test files that import the module or its package, nearest first."""
-    parts = path.relative_to(SOURCE).with_suffix("").parts
-    names = [".".join(parts[:length]) for length in (len(parts), len(parts) - 1)]
-    pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names))
-    domain = TESTS / parts[1]
-    files = [file for file in sorted(domain.rglob("test_*.py")) if pattern.search(file.read_text("utf-8"))]
-    room = domain / Path(*parts[2:-1])
-    return [str(file) for file in sorted(files, key=lambda file: not file.is_relative_to(room))] or [str(domain)]
+def sites(tree: ast.Module) -> Iterator[tuple[range, ast.AST]]:
+    """Every node that can be changed, with the lines of its statement."""
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.stmt):
+            changing = filter(can_change, (statement, *_expressions(statement)))
+            yield from ((_lines(statement), node) for node in changing)
 
 
-def tests_pass(path: Path, sources: Path) -> bool:
-    """Whether the tests of this module pass on these sources; a run that takes too long does not."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not engine and not paper"]
-    environment = {**os.environ, "PYTHONPATH": str(sources), "CI": ""}
-    command += tests_of(path)
-    try:
-        done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes of a statement without those of statements inside it and of annotations."""
+    waiting = _children(statement)
+    while waiting:
+        node = waiting.pop(0)
+        if not isinstance(node, ast.stmt):
+            yield node
+            waiting += _children(node)
 
 
-def survives(mutant: Mutant, sources: Path) -> bool:
-    """Whether all tests pass on a copy of the sources with this change."""
-    target = sources / mutant.path.relative_to(SOURCE)
-    original = target.read_text("utf-8")
-    target.write_text(mutant.text, "utf-8")
-    try:
-        return tests_pass(mutant.path, sources)
-    finally:
-        target.write_text(original, "utf-8")
+def _children(node: ast.AST) -> list[ast.AST]:
+    notes = {getattr(node, "annotation", None), getattr(node, "returns", None)}
+    return [child for child in ast.iter_child_nodes(node) if child not in notes]
+
+
+def _lines(statement: ast.stmt) -> range:
+    """The lines of a statement; of one with a body, those of its head."""
+    body = getattr(statement, "body", None)
+    end = body[0].lineno if body else (statement.end_lineno or 0) + 1
+    return range(statement.lineno, max(statement.lineno + 1, end))
+
+
+def can_change(node: ast.AST) -> bool:
+    """Whether `change` has something to do."""
+    match node:
+        case ast.Compare(ops=[operator, *_]) | ast.BinOp(op=operator):
+            return type(operator) in SWAPPED
+        case ast.Constant(value=value):
+            return type(value) in {int, float}
+    return isinstance(node, ast.BoolOp | ast.If | ast.IfExp | ast.While) or is_call(node)
+
+
+def is_call(node: ast.AST) -> bool:
+    """Whether the node is a statement that only calls something."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+
+
+def change(node: ast.AST) -> None:
+    """Change the node in place."""
+    match node:
+        case ast.Compare():
+            node.ops[0] = SWAPPED[type(node.ops[0])]()  # type: ignore[call-overload]
+        case ast.BinOp() | ast.BoolOp():
+            node.op = SWAPPED[type(node.op)]()  # type: ignore[assignment]
+        case ast.If() | ast.IfExp() | ast.While():
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+        case ast.Constant(value=int() | float() as value):
+            node.value = value + 1
+        case ast.Expr():
+            node.value = ast.Constant(None)
+
+
+def mutated(path: Path, number: int) -> Mutant:
+    """The module with the change at this site."""
+    tree = ast.parse(path.read_text("utf-8"))
+    lines, node = list(sites(tree))[number]
+    before = _text(node)
+    change(node)
+    return Mutant(path, lines, f"{before} -> {_text(node)}", ast.fix_missing_locations(tree))
+
+
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node.test if isinstance(node, ast.If | ast.While) else node).replace("\n", " ")[:80]
+
+
+class Changed(SourceFileLoader, MetaPathFinder):
+    """Imports the changed module in place of the original."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        super().__init__(mutant.module, str(mutant.path))
+        self.mutant = mutant
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # type: ignore[override]
+        """The specification of the changed module, and none of others."""
+        return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The changed tree, compiled."""
+        return compile(self.mutant.tree, self.path, "exec")
+
+
+# The tests
+
+
+@dataclass(slots=True)
+class Executed:
+    """The tests of a domain: CPU times of those that pass, and the tests that execute each line of each file."""
+
+    times_s: dict[str, float] = field(default_factory=dict)
+    lines: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    def is_executed(self, mutant: Mutant) -> bool:
+        """Whether a test executes the changed lines, other than by an import."""
+        lines = self.lines.get(str(mutant.path), {})
+        return any(lines.get(str(line)) for line in mutant.lines)
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Tests that execute the changed lines, then the others of their files, which may share what those compute."""
+        lines = self.lines.get(str(mutant.path), {})
+        hit = {test for line in mutant.lines for test in lines.get(str(line), ())}
+        hit = hit or {test for tests in lines.values() for test in tests}  # executed by an import
+        files = {test.partition("::")[0] for test in hit}
+        near = {test for test in self.times_s if test.partition("::")[0] in files}
+        return list(self._affordable([*self._by_time(hit), *self._by_time(near - hit)]))
+
+    def _by_time(self, tests: set[str]) -> list[str]:
+        return sorted(tests & self.times_s.keys(), key=lambda test: (self.times_s[test], test))
+
+    def _affordable(self, tests: list[str]) -> Iterator[str]:
+        spent_s = 0.0
+        for test in tests:
+            spent_s += self.times_s[test]
+            if spent_s > MUTANT_LIMIT_S:
+                return
+            yield test
+
+
+class Limited:
+    """A plugin of pytest that ends tests and fixtures that take too long."""
+
+    limit_s = TEST_LIMIT_S
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGPROF, _too_slow)
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_setup(self) -> Generator[None, None, None]:
+        """Limit fixtures."""
+        yield from self._limited()
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
+        """Limit the test."""
+        yield from self._limited()
+
+    def _limited(self) -> Generator[None, None, None]:
+        signal.setitimer(signal.ITIMER_PROF, self.limit_s)
+        yield
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _too_slow(number: int, frame: FrameType | None) -> None:
+    pytest.fail("takes too long")
+
+
+class SameExamples(Limited):
+    """A plugin of pytest: hypothesis draws the same examples each time and does not look for the smallest that fails.
+
+    Writes the test that failed into a file.
+    """
+
+    limit_s = 6 * TEST_LIMIT_S
+
+    def __init__(self, failed: Path) -> None:
+        super().__init__()
+        self.failed = failed
+
+    def pytest_sessionstart(self) -> None:
+        """Before the tests are imported."""
+        from hypothesis import HealthCheck, Phase, settings
+
+        settings.register_profile(
+            "mutants",
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=list(HealthCheck),
+        )
+        settings.load_profile("mutants")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the name."""
+        if report.failed:
+            self.failed.write_text(report.nodeid, "utf-8")
+
+
+class Recorder(Limited):
+    """A plugin of pytest that writes `Executed`."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        from coverage import Coverage
+
+        self.coverage = Coverage(data_file=None, include=[str(path) for path in paths])
+        super().__init__()
+        self.executed = Executed()
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Name the test to `coverage` and time it."""
+        self.coverage.switch_context(item.nodeid)
+        before_s = self.executed.times_s[item.nodeid] = time.process_time()
+        yield
+        if item.nodeid in self.executed.times_s:
+            self.executed.times_s[item.nodeid] = time.process_time() - before_s
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test that does not pass without a change says nothing about one."""
+        if not report.passed:
+            self.executed.times_s.pop(report.nodeid, None)
+
+    def write(self, target: Path) -> None:
+        """Write what was recorded."""
+        data = self.coverage.get_data()
+        for file in data.measured_files():
+            lines = data.contexts_by_lineno(file)
+            self.executed.lines[file] = {str(line): sorted(filter(None, tests)) for line, tests in lines.items()}
+        target.write_text(json.dumps(asdict(self.executed)), "utf-8")
+
+
+def in_fork(act: Callable[[], int], log: Path | None = None, limit_s: float = 1e6) -> int:
+    """The exit status of `act` in a fork with a limit of CPU time; negative when a signal ended it."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        if log is not None:
+            with log.open("w") as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit_s) + 1, int(limit_s) + 5))
+        code = 70
+        try:
+            code = act()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+class Trials(SameExamples):
+    """A plugin of pytest that collects the tests of a domain and runs those of each mutant in a fork.
+
+    Writes the numbers of the mutants that survive, and of those that need an import.
+    """
+
+    def __init__(self, mutants: list[Mutant], folder: Path, kept: Path) -> None:
+        super().__init__(folder / "failed")
+        self.mutants, self.folder = mutants, folder
+        self.record = kept / f"{mutants[0].domain}.json"
+        self.passing: set[str] = set()
+        self.items: dict[str, pytest.Item] = {}
+        self.functions: dict[str, list[FunctionType]] = defaultdict(list)
+        self.executed = Executed()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Instead of running all tests once."""
+        self.items = {item.nodeid: item for item in session.items}
+        for function in filter(lambda it: isinstance(it, FunctionType), gc.get_objects()):
+            self.functions[function.__code__.co_filename].append(function)
+        read_records_by_attributes()
+        if not self.record.exists():
+            in_fork(self._recorded)
+        self.executed = Executed(**json.loads(self.record.read_text("utf-8")))
+        self.executed.times_s = {test: time_s for test, time_s in self.executed.times_s.items() if test in self.items}
+        outcomes = {number: self.outcome(mutant) for number, mutant in enumerate(self.mutants)}
+        (self.folder / "outcomes").write_text(json.dumps(outcomes), "utf-8")
+        return True
+
+    def _recorded(self) -> int:
+        recorder = Recorder(pure_modules(self.mutants[0].domain))
+        manager = next(iter(self.items.values())).config.pluginmanager
+        manager.unregister(self)
+        manager.register(recorder)
+        recorder.coverage.start()
+        self._run_items(list(self.items.values()), stops=False)
+        recorder.coverage.stop()
+        recorder.write(self.record)
+        return 0
+
+    def outcome(self, mutant: Mutant) -> str:
+        """Whether the mutant is "killed", "survives", or needs an "import"."""
+        codes = changed_functions(mutant)
+        if not codes or not self.executed.is_executed(mutant):
+            return "import"
+        while tests := self.executed.tests_of(mutant):
+            code, killer = self._trial(tests, codes, mutant)
+            if code == 0:
+                return "survives"
+            assert code < 0 or killer, "see the log"
+            if code < 0 or killer in self.passing or self._trial([killer])[0] == 0:
+                self.passing.add(killer)
+                return "killed"
+            del self.executed.times_s[killer]  # fails alone
+        return "survives"
+
+    def _trial(
+        self, tests: list[str], codes: Mapping[str, CodeType] = MappingProxyType({}), mutant: Mutant | None = None
+    ) -> tuple[int, str]:
+        """The exit status of these tests in a fork with these codes, and the test that fails."""
+        self.failed.unlink(missing_ok=True)
+
+        def act() -> int:
+            for function in self.functions[str(mutant.path)] if mutant else ():
+                if (new := codes.get(_key(function.__code__))) is not None:
+                    function.__code__ = new
+            return self._run_items([self.items[test] for test in tests], stops=True)
+
+        code = in_fork(act, limit_s=10 + 2 * sum(self.executed.times_s[test] for test in tests))
+        return code, self.failed.read_text("utf-8") if self.failed.exists() else ""
+
+    def _run_items(self, items: list[pytest.Item], stops: bool) -> int:
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if stops and self.failed.exists():
+                return 1
+        return 0
+
+
+def read_records_by_attributes() -> None:
+    """Let elements of structured arrays have their fields as attributes, as they have in compiled kernels."""
+    import numpy as np
+
+    for module in [module for name, module in sys.modules.items() if name.startswith("takeup.")]:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, np.dtype) and value.names:
+                setattr(module, name, np.dtype((np.record, value)))
+
+
+def changed_functions(mutant: Mutant) -> dict[str, CodeType]:
+    """The code of the functions that differ from the original, by their keys."""
+    old = _codes(compile(mutant.path.read_text("utf-8"), str(mutant.path), "exec"))
+    new = _codes(compile(mutant.tree, str(mutant.path), "exec"))
+    return {key: code for key, code in new.items() if old.get(key, code) != code}
+
+
+def _codes(code: CodeType) -> dict[str, CodeType]:
+    """All functions in the code, not modules and classes."""
+    inner = [each for const in code.co_consts if isinstance(const, CodeType) for each in _codes(const).items()]
+    return dict(inner) | ({_key(code): code} if code.co_flags & inspect.CO_NEWLOCALS else {})
+
+
+def _key(code: CodeType) -> str:
+    return f"{code.co_qualname} {code.co_firstlineno}"
+
+
+def by_import(mutant: Mutant, executed: Executed, folder: Path) -> str:
+    """Whether the mutant is "killed" or "survives" in a process that imports the changed module."""
+    tests, failed = executed.tests_of(mutant), folder / "failed"
+
+    def act() -> int:
+        sys.meta_path.insert(0, Changed(mutant))
+        return pytest.main([*OPTIONS, "-x", *tests], plugins=[SameExamples(failed)])
+
+    code = in_fork(act, folder / "log", limit_s=40 + 2 * sum(executed.times_s[test] for test in tests)) if tests else 0
+    assert code not in {3, 4, 5, 70}, (folder / "log").read_text("utf-8")
+    return "killed" if code else "survives"
+
+
+def equivalents() -> set[str]:
+    """The names of accepted mutants; a line is `path: change  # reason`."""
+    lines = EQUIVALENT.read_text("utf-8").splitlines() if EQUIVALENT.exists() else []
+    return {line.rpartition("  # ")[0] for line in lines if line.startswith("takeup/")}
 
 
 def main() -> int:
@@ -162,33 +481,53 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--domain")
     parser.add_argument("--least", type=float, default=0.92, help="exit code 1 below this score (0.92)")
+    parser.add_argument("--recorded", type=Path, help="keep what the tests execute in this folder, for the next run")
     options = parser.parse_args()
-    equivalent = set(EQUIVALENT.read_text("utf-8").splitlines()) if EQUIVALENT.exists() else set()
-    tried: Counter[str] = Counter()
-    killed: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="takeup-mutants-") as folder:
-        sources = Path(folder, "src")
-        shutil.copytree(SOURCE, sources, ignore=shutil.ignore_patterns("__pycache__"))
-        passing = cache(lambda path: tests_pass(path, sources))
-        for mutant in draw(pure_modules(options.domain), options.count, options.seed):
-            domain = mutant.path.relative_to(SOURCE).parts[1]
-            if mutant.name in equivalent:
-                continue
-            if not passing(mutant.path):
-                sys.exit(
-                    f"mutants: the tests of {mutant.path.relative_to(ROOT)} fail without a change; mend them first"
-                )
-            tried[domain] += 1
-            if survives(mutant, sources):
-                print(f"survives: {mutant.path.relative_to(ROOT)}:{mutant.line} {mutant.change}", flush=True)
-            else:
-                killed[domain] += 1
+        mutants = draw(pure_modules(options.domain), options.count, options.seed)
+        return score(mutants, Path(folder), options.recorded or Path(folder), options.least)
+
+
+def score(mutants: list[Mutant], folder: Path, kept: Path, least: float) -> int:
+    """Test the mutants that are not known to be equivalent, and print."""
+    known = equivalents()
+    trying = [mutant for mutant in mutants if mutant.name not in known]
+    kept.mkdir(parents=True, exist_ok=True)
+    tried, killed = Counter(mutant.domain for mutant in trying), Counter[str]()
+    for domain in sorted(tried):
+        ours = sorted((mutant for mutant in trying if mutant.domain == domain), key=lambda mutant: mutant.name)
+        for mutant, outcome in zip(ours, outcomes(ours, folder, kept), strict=True):
+            killed[domain] += outcome == "killed"
+            if outcome != "killed":
+                print(f"survives: {mutant.path.relative_to(ROOT)}:{mutant.lines[0]} {mutant.change}", flush=True)
     for domain in sorted(tried):
         print(f"{domain:10} {killed[domain]:4} of {tried[domain]:4}  {killed[domain] / tried[domain]:.3f}")
-    score = killed.total() / max(1, tried.total())
-    print(f"{'all':10} {killed.total():4} of {tried.total():4}  {score:.3f}  (at least {options.least})")
-    return 0 if score >= options.least else 1
+    share = killed.total() / max(1, tried.total())
+    print(f"{'all':10} {killed.total():4} of {tried.total():4}  {share:.3f}  (at least {least})")
+    print(f"{len(mutants) - len(trying)} more are accepted as equivalent ({EQUIVALENT.relative_to(ROOT)})")
+    return 0 if share >= least else 1
+
+
+def outcomes(mutants: list[Mutant], folder: Path, kept: Path) -> list[str]:
+    """What became of the mutants of one domain."""
+    domain, log = mutants[0].domain, folder / "log"
+    ignored = [f"--ignore-glob=*/{domain}/*{room}/*" for room in ROOMS_THAT_ACT]
+    arguments = [*OPTIONS, *ignored, "--continue-on-collection-errors", str(TESTS / domain)]
+    in_fork(lambda: pytest.main(arguments, plugins=[Trials(mutants, folder, kept)]), log)
+    assert (folder / "outcomes").exists(), log.read_text("utf-8")
+    found: dict[str, str] = json.loads((folder / "outcomes").read_text("utf-8"))
+    executed = Executed(**json.loads((kept / f"{domain}.json").read_text("utf-8")))
+    return [
+        by_import(mutant, executed, folder) if found[str(number)] == "import" else found[str(number)]
+        for number, mutant in enumerate(mutants)
+    ]
 
 
 if __name__ == "__main__":
+    # Before anything is imported that compiles.
+    os.environ |= {"NUMBA_DISABLE_JIT": "1", "CI": "", "OPENBLAS_NUM_THREADS": "1"}
+    os.chdir(ROOT)
+    sys.path[:0] = [str(SOURCE)]
+    for name in WARM:
+        importlib.import_module(name)
     sys.exit(main())
