@@ -216,9 +216,7 @@ def main() -> None:
     for name in names:
         until = time.monotonic() + asked.seconds / len(names)
         counts[name] = in_process(name, asked.first, asked.inputs, until, asked.kept)
-        print(
-            f"{name}: {counts[name].inputs} inputs, {len(counts[name].failures)} failures", file=sys.stderr, flush=True
-        )
+        print([*table({name: counts[name]})][2], file=sys.stderr, flush=True)
         for failure in counts[name].failures[:3]:
             print(f"  {failure[:1500]}", file=sys.stderr, flush=True)
     print("\n".join(table(counts)))

@@ -53,6 +53,9 @@ def read_parquet(path: Path, columns: Sequence[TraceColumn]) -> TraceTable:
     with _opened_parquet(path) as file:
         present = find_columns(path, columns, file.schema_arrow.names)
         table = file.read(columns=[column.name for column in present])
+        if table.num_columns and table.num_rows != file.metadata.num_rows:
+            found = f"{table.num_rows} of {file.metadata.num_rows} rows"
+            raise BadTrace(path, f"is damaged: {found} can be read; fetch the file again")
     return {column.name: _parquet_array(path, column, table[column.name]) for column in present}
 
 
