@@ -46,7 +46,7 @@ def _report(verb: Any, *, quiet: bool, **settings: Any) -> Any:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads only slow small matrices down
     from takeup.streaming.experiment import StreamingScenario, run
 
-    for key in ("arrivals_per_s", "start_s", "mean_video_s", "view_shares"):
+    for key in ("arrivals_per_s", "start_s", "mean_video_s", "view_shares", "latencies_s"):
         if key in settings:
             settings[key] = tuple(_numbers(key, settings[key]))
     if "bitrates_bps" in settings:
@@ -154,6 +154,21 @@ def advise(players: str, as_json: bool, out: Path | None, quiet: bool, **setting
     """
     names = tuple(players.split(","))
     _show(_report("advise", quiet=quiet, players=names, **settings), as_json=as_json, out=out)
+
+
+@streaming.command()
+@click.argument("logs", nargs=-1, required=True)
+@click.option("--bitrate", "bitrate_bps", required=True, help="Of the stream, such as 2.5Mbit.")
+@click.option("--capacity", "capacity_bps", help="Mean rate that you expect; that of the logs if absent.")
+@click.option("--latencies", "latencies_s", default="1,2,3,4,5,6,8,10,15", show_default=True, help="Seconds.")
+@click.option("--chunk-s", default=0.5, show_default=True, help="Seconds in a chunk or part of the stream.")
+@click.option("--catch-up", default=0.05, show_default=True, help="How much faster than 1 the player may play.")
+@click.option("--mean-video-s", default="600", show_default=True, help="Mean length of a session.")
+@click.option("--stall-target", default=0.05, show_default=True, help="Share of sessions that may stall.")
+@output_options
+def live(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Find the least latency of a live stream that keeps a stall target on throughput LOGS, with settings."""
+    _show(_report("live", quiet=quiet, **settings), as_json=as_json, out=out)
 
 
 @streaming.command()

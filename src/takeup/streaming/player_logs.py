@@ -107,7 +107,8 @@ def _cmcd_download(report: Report) -> Download:
         factor * float(report.get(key, math.nan))
         for key, factor in (("ts", 1e-3), ("br", 1e3), ("mtp", 1e3), ("d", 1e-3))
     )
-    return Download(begin_s, content_s * bitrate_bps / rate_bps if rate_bps > 0 else math.nan, rate_bps, content_s)
+    took_s = content_s * bitrate_bps / rate_bps if bitrate_bps > 0 and rate_bps > 0 else math.nan
+    return Download(begin_s, took_s, rate_bps, content_s)
 
 
 def _cmcd_report(line: Any) -> Report:

@@ -181,3 +181,16 @@ def test_an_unknown_player_is_answered_with_the_nearest() -> None:
 def test_a_bitrate_without_its_unit_is_refused() -> None:
     with pytest.raises(BadScenario, match="bitrate_bps is 360 bit/s; write the unit"):
         report("predict", bitrate_bps=360.0)
+
+
+def test_live_advice_is_the_least_latency_that_is_enough() -> None:
+    values: dict[str, Any] = {"logs": [str(LOG)], "bitrate_bps": 1.2e6, "mean_video_s": [120.0]}
+    found, strict = report("live", **values), report("live", stall_target=1e-9, latencies_s=[1.0, 2.0], **values)
+    latencies, chances = column(found.tables[0], "target latency"), column(found.tables[0], "P(stall)")
+    best = next(latency for latency, chance in zip(latencies, chances, strict=True) if chance <= 0.05)
+
+    assert chances == sorted(chances, reverse=True)
+    assert found.tables[1].title == f"Settings for {best:g} s"
+    assert f'"liveDelay": {best}' in str(found.tables[1].rows[0][1])
+    assert len(strict.tables) == 1
+    assert "no latency of the list" in strict.notes[-1]

@@ -16,6 +16,7 @@ _VERBS = {
     "predict": "takeup.streaming.experiment.verbs:predict",
     "fit": "takeup.streaming.experiment.logs:fit",
     "advise": "takeup.streaming.experiment.logs:advise",
+    "live": "takeup.streaming.experiment.live:live",
     "optimise": "takeup.streaming.experiment.verbs:optimise",
     "size": "takeup.streaming.experiment.verbs:size",
     "simulate": "takeup.streaming.experiment.verbs:simulate",

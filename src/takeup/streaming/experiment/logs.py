@@ -47,7 +47,7 @@ def fit(scenario: StreamingScenario, quiet: bool) -> Report:
     chart = curve_series(f"Throughput of {log.name}", "time", "rate", [line], y_unit="Mbit/s")
     lone, contradictions = _lone_viewer(fitted)
     tables = (_facts(log, fitted), capacity_table(fitted.capacity), lone)
-    notes = (f"read as {log.form}", *_warnings(log), *contradictions)
+    notes = (f"read as {log.form}", *log_warnings(log), *contradictions)
     return scenario_report(scenario, f"Streaming: fit of {log.name}", *tables, chart, notes=notes)
 
 
@@ -63,7 +63,8 @@ def _facts(log: ThroughputLog, fitted: CapacityFit) -> Table:
     return Table(f"Fit of {log.name}", (Column("what"), Column("value", digits=2), Column("unit")), facts)
 
 
-def _warnings(log: ThroughputLog) -> tuple[str, ...]:
+def log_warnings(log: ThroughputLog) -> tuple[str, ...]:
+    """Whether the log is short."""
     if log.duration_s >= SHORT_S:
         return ()
     return (f"the log lasts {log.duration_s:.0f} s; what it lacks cannot be predicted: take ten minutes or more",)
@@ -149,16 +150,10 @@ LONGEST_START_S = 60.0
 
 def advise(scenario: StreamingScenario, quiet: bool) -> Report:
     """For every player product the start threshold of least cost on the log, with intervals and settings."""
-    from takeup.streaming.simulate.replay import SteadyLog
-
     check_stall_cost(scenario.stall_cost)
-    log = _log_of(scenario)
+    log = log_of(scenario)
     pieces = log.per_second()
-    scale = 1.0 if scenario.capacity_bps is None else scenario.capacity_bps / log.mean_bps
-    rates_bps = scale * np.concatenate(pieces)
-    steady = SteadyLog(np.ones(len(rates_bps)), rates_bps)
-    if steady.mean_bps < min(_rungs(scenario)) / MOST_LOAD:
-        raise BadInput(f"the log has {steady.mean_bps:g} bit/s, a {MOST_LOAD:g}th of the bitrate; check the units")
+    steady = steady_log(log, scenario)
     best, rows, curves = {}, [], []
     for name in scenario.players:
         best[name], curve = _best(name, steady, scenario)
@@ -177,6 +172,18 @@ def advise(scenario: StreamingScenario, quiet: bool) -> Report:
     return scenario_report(scenario, f"Streaming: advice from {log.name}", *tables, chart, notes=notes)
 
 
+def steady_log(log: ThroughputLog, scenario: StreamingScenario) -> SteadyLog:
+    """The log second by second, at the mean rate that is expected."""
+    from takeup.streaming.simulate.replay import SteadyLog
+
+    scale = 1.0 if scenario.capacity_bps is None else scenario.capacity_bps / log.mean_bps
+    rates_bps = scale * np.concatenate(log.per_second())
+    steady = SteadyLog(np.ones(len(rates_bps)), rates_bps)
+    if steady.mean_bps < min(_rungs(scenario)) / MOST_LOAD:
+        raise BadInput(f"the log has {steady.mean_bps:g} bit/s, a {MOST_LOAD:g}th of the bitrate; check the units")
+    return steady
+
+
 def _rungs(scenario: StreamingScenario) -> Sequence[float]:
     return scenario.bitrates_bps or (scenario.bitrate_bps,)
 
@@ -185,7 +192,8 @@ def _with_rule(player: Player, scenario: StreamingScenario) -> Player:
     return player if scenario.rule is None else replace(player, rule=scenario.rule)
 
 
-def _log_of(scenario: StreamingScenario) -> ThroughputLog:
+def log_of(scenario: StreamingScenario) -> ThroughputLog:
+    """All logs of a scenario as one."""
     if unknown := [name for name in scenario.players if name not in PROFILES]:
         raise UnknownName("player", unknown[0], PROFILES)
     paths = [Path(name) for name in scenario.logs]
@@ -258,7 +266,7 @@ def _advice_notes(
 ) -> tuple[str, ...]:
     notes = [
         f"read as {log.form}: {log.duration_s:.0f} s with a mean of {log.mean_bps / 1e6:.3g} Mbit/s",
-        *_warnings(log),
+        *log_warnings(log),
     ]
     if not _is_ladder(scenario):
         notes.append(_chain_note(capacity_fit.fit_capacity(pieces), steady, player, scenario))

@@ -27,7 +27,7 @@ class StreamingScenario:
     """One question about a cell. Rates are in bit/s, times in seconds, buffers in seconds of video."""
 
     domain: Literal["streaming"] = "streaming"
-    verb: Literal["predict", "optimise", "size", "fit", "simulate", "compare", "run", "advise"]
+    verb: Literal["predict", "optimise", "size", "fit", "simulate", "compare", "run", "advise", "live"]
     seed: int = 1
     capacity_bps: float | None = None
     bitrate_bps: float = 360e3
@@ -49,6 +49,9 @@ class StreamingScenario:
     model: str | None = None
     stall_cost: float = 10.0
     stall_target: float = 0.05
+    latencies_s: Numbers = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0)
+    chunk_s: float = 0.5
+    catch_up: float = 0.05
     simulators: tuple[str, ...] = ("tagged", "cell")
     num_videos: int | None = None
     engine: str = "dash"

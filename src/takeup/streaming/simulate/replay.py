@@ -8,7 +8,7 @@ so everything that happens is counted with that weight.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,7 +99,7 @@ def _rung(rules: Rules, buffer_s: float, last: int, rate_bps: float) -> int:
 # One session ----------------------------------------------------------------------------------------------------------
 
 
-class Link(NamedTuple):
+class LogPlace(NamedTuple):
     """A log, and where a session is in it: `at` holds the sample and the seconds that are left of it."""
 
     durations_s: Floats
@@ -108,13 +108,14 @@ class Link(NamedTuple):
 
 
 @inlined
-def _next_sample(link: Link) -> None:
+def _next_sample(link: LogPlace) -> None:
     link.at[0] = link.at[0] + 1 if link.at[0] + 1 < len(link.rates_bps) else 0
     link.at[1] = link.durations_s[int(link.at[0])]
 
 
 @inlined
-def _pass(link: Link, seconds: float) -> None:
+def pass_seconds(link: LogPlace, seconds: float) -> None:
+    """Let this many seconds of the log go by."""
     while seconds > link.at[1]:
         seconds -= link.at[1]
         _next_sample(link)
@@ -122,7 +123,7 @@ def _pass(link: Link, seconds: float) -> None:
 
 
 @inlined
-def _fetch(link: Link, bits: float) -> float:
+def fetch_bits(link: LogPlace, bits: float) -> float:
     """Download this many bits; returns the seconds that it took."""
     took_s = 0.0
     while bits > link.rates_bps[int(link.at[0])] * link.at[1]:
@@ -147,7 +148,7 @@ def _measured_bps(averages: Floats, rate_bps: float, took_s: float) -> float:
 
 
 @inner
-def _session(link: Link, rules: Rules, outcome: Floats) -> None:
+def _session(link: LogPlace, rules: Rules, outcome: Floats) -> None:
     """What happens in one session, each time with the weight of the videos that are that long."""
     segment_s, top = rules.segment_s, len(rules.rungs_bps) - 1
     half = math.exp(-segment_s / 2 / rules.mean_s)
@@ -158,10 +159,10 @@ def _session(link: Link, rules: Rules, outcome: Floats) -> None:
         weight = math.exp(-content_s / rules.mean_s)
         goal_s = rules.goals_s[1 if rung == top else 0]
         if playing and buffer_s > goal_s:
-            _pass(link, buffer_s - goal_s)
+            pass_seconds(link, buffer_s - goal_s)
             buffer_s = goal_s
         last, rung = rung, _rung(rules, buffer_s, rung, rate_bps)
-        took_s = _fetch(link, rules.rungs_bps[rung] * segment_s)
+        took_s = fetch_bits(link, rules.rungs_bps[rung] * segment_s)
         if top > 0:
             rate_bps = _measured_bps(averages, rules.rungs_bps[rung] * segment_s / took_s, took_s)
         outcome[4] += weight * rules.rungs_bps[rung]
@@ -190,7 +191,7 @@ def _replay(durations_s: Floats, rates_bps: Floats, begins: Floats, rules: Rules
     at = np.zeros(2)
     for row in range(len(begins)):
         at[0], at[1] = begins[row], durations_s[int(begins[row])]
-        _session(Link(durations_s, rates_bps, at), rules, outcomes[row])
+        _session(LogPlace(durations_s, rates_bps, at), rules, outcomes[row])
     return outcomes
 
 
@@ -224,10 +225,14 @@ class SteadyLog:
 
         No video is longer than `length_s`; with an infinite mean all of them have this length.
         """
-        begins_s = np.linspace(0.0, self.durations_s.sum(), min(MOST_STARTS, len(self.rates_bps)), endpoint=False)
-        begins = np.searchsorted(np.cumsum(self.durations_s), begins_s, side="right").astype(np.float64)
+        begins = self.begins()
         rules = _rules(player, bitrates_bps, mean_s, min(length_s, -mean_s * math.log(LEAST_WEIGHT)))
         return np.asarray(_replay(self.durations_s, self.rates_bps * scale, begins, rules))
+
+    def begins(self) -> Floats:
+        """The samples at which sessions start."""
+        begins_s = np.linspace(0.0, self.durations_s.sum(), min(MOST_STARTS, len(self.rates_bps)), endpoint=False)
+        return np.searchsorted(np.cumsum(self.durations_s), begins_s, side="right").astype(np.float64)
 
     def level_spread(self) -> float:
         """The standard deviation of the logarithm of the mean rate between the parts of the log."""
@@ -261,9 +266,13 @@ def _rules(player: Player, bitrates_bps: Bitrates, mean_s: float, longest_s: flo
 
 def replay_intervals(log: SteadyLog, player: Player, bitrates_bps: Bitrates, mean_s: float) -> dict[str, Interval]:
     """Every quantity of QUANTITIES for sessions from all moments of the log, with intervals of 90 %."""
+    return intervals(log, lambda scale: log.outcomes(player, bitrates_bps, mean_s, scale), mean_s)
+
+
+def intervals(log: SteadyLog, play: Callable[[float], Floats], mean_s: float) -> dict[str, Interval]:
+    """The same for sessions that `play` gives for a scale of the rates."""
     shift = STUDENT_95 * math.sqrt(2) * log.level_spread()
-    scales = (1.0, math.exp(-shift), math.exp(shift))
-    found, lower, higher = (log.outcomes(player, bitrates_bps, mean_s, scale) for scale in scales)
+    found, lower, higher = (play(scale) for scale in (1.0, math.exp(-shift), math.exp(shift)))
     resampled = np.quantile(_differences(found), [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], axis=0)
     mean = found.mean(axis=0)
     low = np.minimum(mean + resampled[0], np.minimum(lower.mean(axis=0), higher.mean(axis=0))).clip(0)

@@ -138,6 +138,10 @@ class UserSpaceLink:
         self._outgoing: dict[asyncio.StreamWriter, _PendingSend] = {}
         self._timer: asyncio.TimerHandle | None = None
 
+    def set_rate(self, rate_bytes_per_s: float) -> None:
+        """Change the rate of everything that is sent from now on."""
+        self._sharing.rate_bytes_per_s = rate_bytes_per_s
+
     def listener(self) -> socket.socket:
         return socket.create_server(("127.0.0.1", 0), backlog=128)
 

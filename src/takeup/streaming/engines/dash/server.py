@@ -128,6 +128,7 @@ class SegmentServer:
     videos: dict[int, Video] = field(default_factory=dict)
     pages: Mapping[str, StaticPage] = field(default_factory=dict)
     on_seen: Callable[[tuple[int, ...]], None] = lambda _: None
+    on_segment: Callable[[str], None] = lambda _: None
     _connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -184,7 +185,8 @@ class SegmentServer:
         content, media_type = found or (memoryview(b""), "text/plain")
         _start(writer, status, len(content), media_type, keep_alive=request.keep_alive)
         if request.method == "GET" and content:
-            if SEGMENT.fullmatch(request.path):
+            if SEGMENT.fullmatch(request.path.partition("?")[0]):
+                self.on_segment(request.path)
                 await self.link.send(writer, content)
             else:
                 writer.write(content)
@@ -192,7 +194,8 @@ class SegmentServer:
         return request.keep_alive
 
     def _find(self, path: str) -> tuple[memoryview, str] | None:
-        if (page := self.pages.get(path.partition("?")[0])) is not None:
+        path = path.partition("?")[0]
+        if (page := self.pages.get(path)) is not None:
             return memoryview(page.content), page.media_type
         if match := SEEN.fullmatch(path):
             self.on_seen(tuple(int(number) for number in match.groups()))
