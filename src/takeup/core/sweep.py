@@ -118,7 +118,7 @@ def _dask_client(address: str) -> Any:
 def _require_scheduler(address: str) -> None:
     """Do one handshake first: a Client waits forever on a server that accepts the connection and never answers."""
     try:
-        with ThreadPoolExecutor(1) as thread:  # of its own, for the caller may be inside an event loop
+        with ThreadPoolExecutor(1) as thread:  # a separate one, as the caller may be inside an event loop
             thread.submit(asyncio.run, _handshake(address)).result()
     except Exception as error:  # what arrives depends on what answers there instead of Dask
         problem = f"no Dask scheduler answers at {address!r} ({error or 'it stays silent'})"

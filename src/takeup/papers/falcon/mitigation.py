@@ -58,7 +58,7 @@ def rebalancing(expected: Numbers) -> Findings:
     columns = (Column("slow"), *(Column(name, "x", 2) for name in ("before", "after, paper", "after, least maximum")))
     note = f"times to those of a healthy job; ours with {MICROBATCHES_EACH} micro-batches for each group"
     return Findings(
-        tuple(checks), (Table("Micro-batches shared out anew", columns, tuple(rows), note), _solver_table(expected))
+        tuple(checks), (Table("Micro-batches redistributed", columns, tuple(rows), note), _solver_table(expected))
     )
 
 

@@ -1,4 +1,4 @@
-"""What is checked before a route sees a request: where it comes from, and how large it is. Answers are counted."""
+"""Checks before a request reaches its route: API key, origin and size. Responses are counted."""
 
 import asyncio
 import hashlib
@@ -117,7 +117,7 @@ FORM_BYTES = 2**16  # names and borders around a file
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether only this machine can mean it."""
+    """Whether the name or address means this machine only."""
     try:
         return host == "localhost" or ip_address(host or "").is_loopback
     except ValueError:  # a name, and names can lead anywhere
@@ -125,7 +125,7 @@ def is_loopback(host: str | None) -> bool:
 
 
 class LimitsMiddleware:
-    """Around the whole app: origin, key and size are checked before a byte of the body is read.
+    """Middleware around the app: origin, key and size are checked before a byte of the body is read.
 
     Without keys, only programs of this machine are served, so that web pages of other sites cannot use the server.
     """
@@ -152,7 +152,7 @@ class LimitsMiddleware:
     def _problem(self, scope: Scope) -> ApiError | None:
         headers = Headers(scope=scope)
         if not self._keys and not _is_local_origin(headers, self._cors):
-            return ApiError(403, "this server answers programs of its own machine only", code="foreign_origin")
+            return ApiError(403, "this server answers programs on the same machine only", code="foreign_origin")
         if scope["path"] not in PUBLIC and self._keys.tenant_of(headers.get("authorization")) is None:
             return no_valid_key()
         told = headers.get("content-length", "0")
@@ -166,14 +166,14 @@ class LimitsMiddleware:
 
 
 def _is_local_origin(headers: Headers, allowed: Collection[str]) -> bool:
-    """A browser says which page asks, and under which name it found this server: a foreign name may lead here too."""
+    """Whether the headers Origin and Host name this machine; a foreign name may resolve to it too."""
     host = urlsplit(f"//{headers.get('host', '')}").hostname
     origin = headers.get("origin")
     return is_loopback(host) and (origin is None or origin in allowed or is_loopback(urlsplit(origin).hostname))
 
 
 def no_valid_key() -> ApiError:
-    """The answer to a request without a key."""
+    """The error for a request without a valid key."""
     message = "no valid key was sent; send one as `Authorization: Bearer KEY`"
     return ApiError(401, message, kind=REFUSED, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 

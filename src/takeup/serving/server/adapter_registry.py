@@ -66,13 +66,13 @@ class AdapterRegistry:
         self._adapters = {(one.owner, one.name): one for one in found}
 
     def seen_by(self, tenant: str) -> list[RegisteredAdapter]:
-        """What the tenant may use: its own, then what is shared."""
+        """The adapters that the tenant may use: its own, then the shared ones."""
         with self._lock:
             seen = [one for (owner, _), one in self._adapters.items() if owner in (tenant, SHARED)]
         return sorted(seen, key=lambda one: (one.is_shared, one.name))
 
     def find(self, tenant: str, name: str, param: str | None = None) -> RegisteredAdapter:
-        """The adapter of this name that the tenant means; its own before a shared one."""
+        """The adapter of this name for the tenant: its own, else a shared one."""
         with self._lock:
             found = self._adapters.get((tenant, name)) or self._adapters.get((SHARED, name))
         if found is None:
@@ -83,7 +83,7 @@ class AdapterRegistry:
 
     @contextmanager
     def hold(self, tenant: str, names: Iterable[str], param: str) -> Iterator[list[RegisteredAdapter]]:
-        """These adapters, whose files stay until the end of the block."""
+        """Hold these adapters: their files are not deleted within the block."""
         held: list[RegisteredAdapter] = []
         try:
             for number, name in enumerate(names):
@@ -94,7 +94,7 @@ class AdapterRegistry:
                 self._release(adapter.path)
 
     def add(self, tenant: str, name: str, file: BinaryIO) -> RegisteredAdapter:
-        """Read, check and keep an uploaded file. Nothing of it is left if it is refused."""
+        """Read, check and store an uploaded file; a rejected file leaves nothing behind."""
         _check_name(name)
         self._check_room(tenant, name)
         folder = self._uploads / tenant
@@ -109,7 +109,7 @@ class AdapterRegistry:
             raise
 
     def remove(self, tenant: str, name: str) -> RegisteredAdapter:
-        """Remove the tenant's adapter from the registry; requests that hold it are not disturbed."""
+        """Remove the tenant's adapter from the registry; requests that hold it can finish."""
         with self._lock:
             adapter = self._adapters.pop((tenant, name), None)
             if adapter is not None:
@@ -172,7 +172,7 @@ class AdapterRegistry:
 
 
 def _sync(path: Path) -> None:
-    """Put the name of a new file on the disk."""
+    """Sync the folder, so that the name of a new file survives a power failure."""
     try:
         sync_folder(path.parent)
     except OSError as error:
@@ -216,7 +216,7 @@ def _written(file: BinaryIO, folder: Path) -> tuple[Path, str]:
 
 
 def _uploaded(uploads: Path) -> Iterator[RegisteredAdapter]:
-    """What earlier runs left, without old unfinished files; young ones may belong to another server."""
+    """Adapters from earlier runs. Old unfinished files are deleted; recent ones may belong to another server."""
     for path in sorted(uploads.glob("*/*")) + sorted(uploads.glob(f"*/{INCOMING}*")):
         if path.name.startswith(INCOMING):
             with suppress(OSError):

@@ -30,11 +30,11 @@ from takeup.serving.server.resource_routes import adapters_router, health_router
 from takeup.serving.server.service import Service
 from takeup.serving.server.settings import ServerLimits, ServerSettings
 
-# What a server writes to its log: lines for people, or one JSON object for each. Headers, so keys, are never in it
+# The log of a server: plain lines, or one JSON object per line. Headers, and so keys, are never written
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: time, level, what, and the traceback if there is one."""
+    """One object per line: time, level, message, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         told: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What goes wrong, as clients of OpenAI's API expect to hear it: a status, and a body that says what, where and why."""
+"""Errors in the format of OpenAI's API: a status, and a body with message, type, field and code."""
 
 import errno
 import logging
@@ -27,7 +27,7 @@ class WorkerLost(TakeupError):
 
 
 class ErrorDetail(BaseModel):
-    """The sentence, its kind, the field it is about, and a word for programs."""
+    """The message, its type, the field at fault, and a code for programs."""
 
     message: str
     type: str
@@ -36,7 +36,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """The body of every answer that is not what was asked for."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
@@ -101,13 +101,13 @@ def body_of(problem: ApiError) -> dict[str, Any]:
 
 
 def response_of(problem: BaseException) -> JSONResponse:
-    """The whole answer."""
+    """The response."""
     answer = api_error(problem)
     return JSONResponse(body_of(answer), answer.status, headers=answer.headers)
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of the app leave as such a body."""
+    """Answer every error of the app with such a body."""
 
     async def any_problem(_: Request, problem: Exception) -> JSONResponse:
         return response_of(problem)
@@ -132,7 +132,7 @@ def install(app: FastAPI) -> None:
 
 
 def _first_problem(problem: RequestValidationError) -> ApiError:
-    """The first field that is wrong; the value itself is not repeated, for it may be long or secret."""
+    """The first wrong field; its value is not repeated, as it may be long or secret."""
     first = problem.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "header"))
     said = first["msg"].removeprefix("Value error, ")

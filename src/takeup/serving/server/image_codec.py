@@ -39,7 +39,7 @@ def image_from_base64(text: str, limits: ServerLimits, param: str) -> Image.Imag
 
 
 def image_from_bytes(data: bytes, limits: ServerLimits, param: str) -> Image.Image:
-    """The image, as RGB or RGBA, turned as its camera says."""
+    """The image as RGB or RGBA, rotated as its EXIF data says."""
     if len(data) > limits.max_image_bytes:
         raise _refused(
             f"the image has {len(data)} bytes, and at most {limits.max_image_bytes} are read", param, "image_too_large"
@@ -81,7 +81,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def mask_of(image: Image.Image, mask: Image.Image | None) -> Image.Image | None:
-    """What may change, in white: what is transparent, as OpenAI's clients mark it, in the mask or in the image itself.
+    """The mask, white where the image may change: transparent pixels of the mask or of the image, as in OpenAI's API.
 
     A mask that is opaque everywhere is read by its brightness. None: everything may change.
     """
@@ -117,7 +117,7 @@ def base64_text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-# Edits as they come: an image, or the name of one that was sent before, and a mask become what an editor is asked -----
+# From the fields and files of a request, or the name of an earlier image, to an edit request --------------------------
 
 
 WHOLE_STRENGTH, MASKED_STRENGTH = 0.8, 1.0
@@ -125,30 +125,30 @@ WHOLE_STRENGTH, MASKED_STRENGTH = 0.8, 1.0
 
 @dataclass(frozen=True, slots=True)
 class EditFiles:
-    """The files of an edit as they came."""
+    """The uploaded files of an edit."""
 
     image: bytes | None
     mask: bytes | None
 
 
 class EditInputs:
-    """The images that tenants have edited. `forget` hears of those that are taken away."""
+    """The images that tenants have edited. `forget` is called for deleted ones."""
 
     def __init__(self, folder: Path, limits: ServerLimits, forget: Callable[[str], None]) -> None:
         self._originals, self._limits, self._forget = Originals(folder, limits.max_template_bytes), limits, forget
 
     def seen_by(self, tenant: str) -> list[Original]:
-        """Those of a tenant, the last used first."""
+        """The images of a tenant, most recently used first."""
         return self._originals.seen_by(tenant)
 
     def remove(self, tenant: str, template: str) -> None:
-        """Delete an image of this tenant, and all that was computed of it."""
+        """Delete an image of this tenant and all that was computed from it."""
         self._found(tenant, template)
         self._originals.remove(tenant, template)
         self._forget(template)
 
     def edit(self, tenant: str, asked: EditForm, files: EditFiles, num_steps: int, max_pixels: int) -> EditRequest:
-        """What is asked of the editor. The image is kept for the next edit, if there is room."""
+        """The edit request. The image is stored for later edits if the quota of the tenant allows."""
         limits = replace(self._limits, max_input_pixels=min(max_pixels, self._limits.max_input_pixels))
         if files.image is None:
             data, image = self._found(tenant, asked.template or "")
@@ -169,7 +169,7 @@ class EditInputs:
         )
 
     def _found(self, tenant: str, template: str) -> tuple[bytes, Image.Image]:
-        """The image that was sent under this name; one that is damaged by now is not there."""
+        """The image that was sent under this name; a damaged one counts as missing."""
         data = self._originals.find(tenant, template) or b""
         with suppress(ApiError):
             image = image_from_bytes(data, self._limits, "template")

@@ -79,7 +79,7 @@ REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 def service_of(request: Request) -> Service:
-    """What all requests share."""
+    """The service of the app."""
     service: Service = request.app.state.service
     return service
 
@@ -87,7 +87,7 @@ def service_of(request: Request) -> Service:
 def tenant_of(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)] = None
 ) -> str:
-    """Whose key was sent."""
+    """The tenant of the key."""
     keys: ApiKeys = request.app.state.keys
     tenant = keys.tenant_of(request.headers.get("authorization"))
     if tenant is None:
@@ -102,7 +102,7 @@ def caller_of(
         str | None, Header(pattern=REQUEST_ID, description="An identity by which progress can be watched.")
     ] = None,
 ) -> Caller:
-    """The tenant, and the identity it chose or a new one; the answer carries it too."""
+    """The tenant and the request id: the one it sent, or a new one. The response carries it too."""
     request.state.request_id = x_request_id or uuid.uuid4().hex
     return Caller(tenant, request.state.request_id)
 
@@ -120,7 +120,7 @@ _EVENT = {
     "required": ["event", "data"],
 }
 EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": _EVENT}}}}
-"""How the document describes an answer in events."""
+"""The OpenAPI description of a response in events."""
 
 
 async def complete_response(
@@ -185,7 +185,7 @@ def _edit(made: FinishedImage) -> EditFacts | None:
 
 
 class EventStream(StreamingResponse):
-    """Events, and something to be done at the end even if the stream never began."""
+    """Server-sent events, with a callback at the end even if the stream never began."""
 
     def __init__(self, events: AsyncIterator[dict[str, Any]], identity: str, close: Callable[[], None]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Request-Id": identity}
@@ -247,7 +247,7 @@ images_router = APIRouter(prefix="/v1/images", tags=["images"])
 async def generate(
     asked: Generation, request: Request, caller: CallerOf, service: ServiceOf
 ) -> ImagesResponse | Response:
-    """Make images from a text, with LoRAs and ControlNets of the request's own."""
+    """Generate images from a text, with the LoRAs and ControlNets of the request."""
     work = await service.accept(caller, asked)
     if asked.stream:
         return streaming_response(work, asked, caller.request, "image_generation")
@@ -258,7 +258,7 @@ async def generate(
 async def edit(
     asked: Annotated[EditForm, File()], request: Request, caller: CallerOf, service: ServiceOf
 ) -> ImagesResponse | Response:
-    """Change an image where its mask is transparent (an opaque one: where it is bright); without a mask, all of it."""
+    """Change an image where its mask is transparent (an opaque mask: bright); without a mask, everywhere."""
     image = None if asked.image is None or asked.template is not None else await asked.image.read()
     mask = None if asked.mask is None else await asked.mask.read()
     work = await service.accept(caller, asked, EditFiles(image, mask))
@@ -288,7 +288,7 @@ async def show_page() -> HTMLResponse:
     return HTMLResponse(edit_page(), headers=page_headers())
 
 
-# `/` and `/docs`: what is served here, and every endpoint with its fields; plain HTML without scripts -----------------
+# `/` and `/docs`: the served model, and every endpoint with its fields; plain HTML without scripts --------------------
 
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"

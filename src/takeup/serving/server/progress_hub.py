@@ -12,7 +12,7 @@ MAX_FINISHED = 256
 
 
 class RequestProgress:
-    """The events of one request, from the first on, for any number of watchers; `on_end` hears that it is over."""
+    """The events of one request, from the first on, for any number of watchers; `on_end` is called when it is over."""
 
     def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
         self._on_end = on_end
@@ -26,13 +26,13 @@ class RequestProgress:
         self._wake()
 
     def end(self) -> None:
-        """There will be no more."""
+        """Mark the end of the events."""
         self.is_over = True
         self._wake()
         self._on_end()
 
     async def events(self) -> AsyncIterator[ProgressEvent]:
-        """All events, those of the past at once, until the end."""
+        """All events until the end; past ones immediately."""
         number = 0
         while True:
             changed = self._changed
@@ -55,12 +55,12 @@ class ProgressHub:
         self._requests: OrderedDict[tuple[str, str], RequestProgress] = OrderedDict()
 
     def open(self, tenant: str, request: str) -> RequestProgress:
-        """A new request; its identity must not be that of one that is on its way."""
+        """A new request; its id must differ from those of unfinished requests."""
         known = self._requests.get((tenant, request))
         if known is not None and not known.is_over:
             raise ApiError(
                 409,
-                f"a request with the identity {request!r} is on its way; choose another X-Request-Id",
+                f"a request with the identity {request!r} is running; choose another X-Request-Id",
                 param="X-Request-Id",
                 code="request_exists",
                 headers={"x-should-retry": "false"},
@@ -72,7 +72,7 @@ class ProgressHub:
     def find(self, tenant: str, request: str) -> RequestProgress:
         """The progress of a request of this tenant."""
         if (tenant, request) not in self._requests:
-            raise ApiError(404, f"no request {request!r} is on its way or just ended", param="id", code="not_found")
+            raise ApiError(404, f"no request {request!r} is running or has just ended", param="id", code="not_found")
         return self._requests[tenant, request]
 
     def _forget_old(self) -> None:

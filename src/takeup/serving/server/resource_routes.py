@@ -1,4 +1,4 @@
-"""Routes beside images: `/v1/models`, `/v1/requests`, `/v1/adapters`, `/v1/templates`, health and metrics."""
+"""Routes other than images: `/v1/models`, `/v1/requests`, `/v1/adapters`, `/v1/templates`, health and metrics."""
 
 from typing import Annotated, Any, Literal
 
@@ -31,7 +31,7 @@ models_router = APIRouter(prefix="/v1", tags=["models"])
 
 @models_router.get("/models")
 async def list_models(_: TenantOf, service: ServiceOf) -> ModelList:
-    """The model."""
+    """List the served model."""
     return ModelList(data=[_model(service)])
 
 
@@ -48,7 +48,7 @@ async def show_model(model: str, _: TenantOf, service: ServiceOf) -> ModelObject
 async def watch(
     identity: Annotated[str, Path(alias="id", pattern=REQUEST_ID)], tenant: TenantOf, service: ServiceOf
 ) -> Response:
-    """The progress of a request of yours, as server-sent events, from its beginning to its end."""
+    """The progress of one of your requests as server-sent events, from its beginning to its end."""
     return progress_response(service.progress_hub.find(tenant, identity), identity)
 
 
@@ -66,7 +66,7 @@ AdapterInPath = Annotated[str, Path(pattern=rf"^{NAME}$")]
 
 @adapters_router.get("")
 async def list_adapters(tenant: TenantOf, service: ServiceOf) -> AdapterList:
-    """Your own LoRAs, and those that are shared."""
+    """Your own LoRAs and the shared ones."""
     return AdapterList(data=[_object(one) for one in service.adapter_registry.seen_by(tenant)])
 
 
@@ -74,7 +74,7 @@ async def list_adapters(tenant: TenantOf, service: ServiceOf) -> AdapterList:
 async def upload_adapter(
     name: Annotated[Name, Form()], file: Annotated[UploadFile, File()], tenant: TenantOf, service: ServiceOf
 ) -> AdapterObject:
-    """Keep a LoRA in the safetensors format. It is read and checked as a whole before it can be named."""
+    """Store a LoRA in the safetensors format. The whole file is checked before requests can use it."""
     added = await service.run_in_thread(service.adapter_registry.add, tenant, name, file.file)
     assert isinstance(added, RegisteredAdapter)
     return _object(added)
@@ -82,7 +82,7 @@ async def upload_adapter(
 
 @adapters_router.delete("/{name}")
 async def delete_adapter(name: AdapterInPath, tenant: TenantOf, service: ServiceOf) -> DeletionResult:
-    """Take a LoRA of yours away. Requests that use it finish with it."""
+    """Delete one of your LoRAs. Requests that use it can finish."""
     await service.run_in_thread(service.adapter_registry.remove, tenant, name)
     return DeletionResult(id=name)
 
@@ -101,7 +101,7 @@ TemplateInPath = Annotated[str, Path(pattern=TEMPLATE)]
 
 @templates_router.get("")
 async def list_templates(tenant: TenantOf, service: ServiceOf) -> TemplateList:
-    """Yours, the last used first. Those that were not used for longest leave when there are too many."""
+    """Your templates, most recently used first. The least recently used ones are deleted when there are too many."""
     kept = service.edit_inputs.seen_by(tenant)
     data = [TemplateObject(id=one.template, used=int(one.used_s), bytes=one.size_bytes) for one in kept]
     return TemplateList(data=data)
@@ -109,7 +109,7 @@ async def list_templates(tenant: TenantOf, service: ServiceOf) -> TemplateList:
 
 @templates_router.delete("/{template}")
 async def delete_template(template: TemplateInPath, tenant: TenantOf, service: ServiceOf) -> DeletionResult:
-    """Take an image away, and all that was computed of it. Edits that use it finish with it."""
+    """Delete an image and all that was computed from it. Edits that use it can finish."""
     await service.run_in_thread(service.edit_inputs.remove, tenant, template)
     return DeletionResult(id=template, object="template")
 
@@ -129,7 +129,7 @@ class Health(BaseModel):
 
 @health_router.get("/health")
 async def health() -> Health:
-    """Answers as long as the process does."""
+    """Answers while the process runs."""
     return Health()
 
 

@@ -30,7 +30,7 @@ class ServerPolicies:
             if name not in known:
                 raise UnknownName(kind, name, known)
         if self.patience < 0:
-            raise BadInput(f"the patience is {self.patience}; give how many may overtake somebody, from 0 up")
+            raise BadInput(f"the patience is {self.patience}; give how often a request may be overtaken, from 0 up")
 
     def router(self) -> Route:
         """The rule that selects the worker of a job."""
@@ -66,7 +66,7 @@ MEBI = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What depends on the machine; the limits of single fields stand in their schemas."""
+    """Limits that depend on the machine; limits of single fields are in their schemas."""
 
     max_running: int = 16
     max_waiting: int = 256

@@ -20,10 +20,10 @@ from takeup.serving.contract import Admit, CachePolicy, Choose, Group, Route
 from takeup.serving.model import Arrival, Design, Ending, QueueOutcome, Served
 from takeup.serving.scheduling.queue import ReorderingQueue, expected_s
 
-# The LoRAs of one simulated instance: in the memory of its device, in that of its host, or far away -------------------
+# The LoRAs of one simulated instance: in device memory, in host memory, or in storage ---------------------------------
 #
-# What a running request uses cannot leave. If nothing else is there, the device holds more than its size for a while,
-# as the store of the real engine does.
+# LoRAs of running requests cannot be evicted. If there are no others, the device exceeds its capacity for a while, as
+# the store of the real engine does.
 
 Queue = Sequence[tuple[Hashable, ...]]
 
@@ -46,7 +46,7 @@ class Tiers:
 
 
 class LoraResidency:
-    """What is where, and when what is on its way will be there."""
+    """Which LoRAs are on the device and on the host, and when running loads end."""
 
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
@@ -57,11 +57,11 @@ class LoraResidency:
 
     @property
     def names(self) -> Collection[Hashable]:
-        """What is on the device, or on its way there."""
+        """LoRAs that are on the device or being loaded to it."""
         return self._ready_s.keys()
 
     def use(self, lora: Hashable, load_s: float, now_s: float, queue: Queue) -> tuple[bool, float]:
-        """Whether it must be loaded, and when it will be there; `load_s` is how long it takes from far away."""
+        """Whether the LoRA must be loaded, and when it is available; `load_s`: seconds to load it from storage."""
         self._users[lora] += 1
         is_load = lora not in self._ready_s
         if is_load:
@@ -72,7 +72,7 @@ class LoraResidency:
         return is_load, max(now_s, self._ready_s[lora])
 
     def release(self, loras: Sequence[Hashable], queue: Queue) -> None:
-        """A request is over, and needs them no longer."""
+        """A request that used these LoRAs has ended."""
         self._users.subtract(loras)
         self._shrink(queue, 0)
 
@@ -131,7 +131,7 @@ class SimulatedJob:
 
     @property
     def times_s(self) -> tuple[float, float, float]:
-        """When something changes by itself."""
+        """Times at which its state changes by itself."""
         return self.begin_s, self.ready_s, self.arrival.deadline_s
 
     @property
@@ -168,19 +168,19 @@ class _Stretch:
         return self.begin_s + self.num_steps * self.step_s
 
     def rescale(self, factor: float, now_s: float) -> None:
-        """From now on steps take this many times as long, the one that is being made included."""
+        """From now on steps take this many times as long, the current one included."""
         self.begin_s = _rescaled(self.begin_s, factor, now_s)
         self.step_s *= factor
 
     def cut(self, time_s: float) -> None:
-        """Let it end with the step that is being made at this time, if it would go on."""
+        """End the stretch with the step that is in progress at this time."""
         if time_s < self.end_s:
             self.num_steps = min(self.num_steps, max(1, math.ceil((time_s - self.begin_s) / self.step_s - ROUNDING)))
 
 
 @dataclass(slots=True)
 class SimulatedInstance:
-    """One instance under a design. `on_end` hears of every request that is over."""
+    """One instance under a design. `on_end` is called for every request that has ended."""
 
     number: int
     design: Design
@@ -213,7 +213,7 @@ class SimulatedInstance:
         return len(self.queue) - (self.design.max_running - len(self.running)) * self._has_room
 
     def expected_s(self, arrival: Arrival) -> float:
-        """A guess of how long a request that comes now will take."""
+        """Estimated latency of a request that arrives now."""
         together = min(self.num_inside + 1, self.design.max_running)
         after_it_s = expected_s(
             self.design.num_steps(arrival),
@@ -225,14 +225,14 @@ class SimulatedInstance:
         return after_it_s + self.design.around_s
 
     def add(self, arrival: Arrival, now_s: float) -> float | None:
-        """A request comes: when to call `advance_to`, if that is sooner than before."""
+        """Add a request; returns when to call `advance_to`, if that is sooner than before."""
         num_steps = self.design.num_steps(arrival)
         self.queue.add(SimulatedJob(arrival, num_steps, self.design.late_steps(num_steps)), arrival.loras)
         self.num_most_waiting = max(self.num_most_waiting, len(self.queue))
         return now_s if self._has_room else None
 
     def advance_to(self, now_s: float) -> float | None:
-        """Do what is to be done by now: when to call this again, if ever."""
+        """Advance to `now_s`; returns when to call this again, or None."""
         self.busy_s += (now_s - self._last_s) * bool(self.running)
         self._last_s = now_s
         is_boundary = self._stretch is None or now_s >= self._stretch.end_s

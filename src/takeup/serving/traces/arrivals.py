@@ -37,7 +37,7 @@ LOADS: dict[Loads, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "bandwidth": ((0.0, 1.0), tuple(size / BANDWIDTH_MIB_PER_S for size in LORA_MIB)),
     "gentd26": ((0.0, 0.5, 0.9, 0.99, 1.0), (2.0, 4.38, 6.1, 8.2, 10.0)),  # both ends are ours
 }
-"""Seconds to load a LoRA: shares of all loads, and the seconds that so many take at most."""
+"""Seconds to load a LoRA: shares of all loads, and the seconds that this share takes at most."""
 COLUMNS = ("gmt_create", "num_images_per_prompt", "num_inference_steps", "checkpoint_model_version_id", "num_lora")
 
 

@@ -163,7 +163,7 @@ def capture(
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, torch.AcceleratorError) as problem:
-        LOG.warning("a network call could not be recorded and is made anew in every step: %s", problem)
+        LOG.warning("a network call could not be captured and runs eagerly in every step: %s", problem)
         cuda.synchronize()
         return Uncaptured(compute)
 

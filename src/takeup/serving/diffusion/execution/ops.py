@@ -46,7 +46,7 @@ def _can_sum(into: torch.Tensor, sources: Sequence[torch.Tensor]) -> bool:
 
 KERNELS = "takeup.serving.diffusion.execution.kernels"
 TILES = ((128, 128, 64, 8, 3, 1), (128, 64, 64, 4, 3, 2), (64, 64, 64, 4, 4, 3))
-"""Rows, outputs and inputs of a tile, warps, stages, programs beside each other: see `Tile`."""
+"""Rows, outputs and inputs of a tile, warps, stages, concurrent programs: see `Tile`."""
 
 NORMED = ((2, 1), (2, 2), (4, 2), (4, 4))
 """How many tokens a program norms, with how many warps: with few, hardly any of them waits for another."""
@@ -124,7 +124,7 @@ def _tile_fits(tile: tuple[int, ...], x: torch.Tensor, weight: torch.Tensor) -> 
 
 
 def _tile_name(tile: tuple[int, ...]) -> str:
-    return "own {}x{}x{}, {} warps, {} stages, {} beside".format(*tile)
+    return "own {}x{}x{}, {} warps, {} stages, {} concurrent".format(*tile)
 
 
 # Exact attention in several implementations: libraries, a Triton kernel of this package, split keys -------------------
@@ -137,7 +137,7 @@ def _tile_name(tile: tuple[int, ...]) -> str:
 ATTENTION_KERNELS = "takeup.serving.diffusion.execution.kernels.attention"
 FLASH_3 = "flash_attn_interface"
 LIBRARIES: dict[str, tuple[Any, ...]] = {"cudnn": (None, False), "flash": (), "efficient": (None, False)}
-"""What they are asked beside queries, keys and values: no bias, no logarithms."""
+"""Their arguments after queries, keys and values: no bias, no logarithms."""
 HEAD_WIDTHS, FEW_TOKENS, GRAIN = (16, 32, 64, 128), 1024, 128
 PARTS = (2, 3, 4)
 LEAST_PART = 256

@@ -30,7 +30,7 @@ BEST_STEPS = {2: 0.996, 3: 0.586}
 With more bits, groups are so small that their largest number is better not cut off."""
 USUAL_ERRORS = {2: 0.34, 3: 0.18, 4: 0.09, 5: 0.045, 6: 0.023, 8: 0.006}
 HOPELESS = 1.2
-"""What is expected to be so many times above the budget is not tried."""
+"""Candidates that are expected to exceed the budget by this factor are not tried."""
 SMALLEST = 1e-30
 
 Page = Mapping[str, torch.Tensor]

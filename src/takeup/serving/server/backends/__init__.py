@@ -1,4 +1,4 @@
-"""Interface between the API and a backend: a job, the order that tracks it, and a description of the model."""
+"""Interface between the API and a backend: a job, its handle, and a description of the model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ImageJob:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What the API must know of a model without having it.
+    """What the API needs to know of a model that may run in another process.
 
     `usual_pixels`: of the images it was trained for, 0 if unknown. `num_steps` and `guidance` are defaults.
     """
@@ -51,7 +51,7 @@ class ModelCard:
 
 @dataclass(slots=True, eq=False)
 class JobHandle:
-    """A job on its way. `done` gives the bytes of the picture; then `report` says what an edit did."""
+    """A running job. `done` holds the bytes of the image; then `report` says what an edit did."""
 
     job: ImageJob
     on_step: OnStep
@@ -64,25 +64,25 @@ class JobHandle:
         self.done.set_running_or_notify_cancel()  # a waiter may be cancelled without cancelling the future
 
     def cancel(self) -> None:
-        """Make it no further; without effect once it is done."""
+        """Stop the job; no effect once it is done."""
         if not self.done.done():
             self.is_cancelled = True
             self.on_cancel()
 
     def finish(self, picture: bytes, report: EditReport | None = None) -> None:
-        """The picture is there."""
+        """Complete the job with its image."""
         if not self.done.done():
             self.report = report
             self.done.set_result(picture)
 
     def fail(self, problem: BaseException) -> None:
-        """There will be no picture."""
+        """Complete the job with an error."""
         if not self.done.done():
             self.done.set_exception(problem)
 
 
 class Backend(Protocol):
-    """Makes pictures. `start` may be called from any thread."""
+    """Generates images. `start` may be called from any thread."""
 
     @property
     def card(self) -> ModelCard:
@@ -94,10 +94,10 @@ class Backend(Protocol):
 
     @property
     def loras(self) -> Collection[str]:
-        """Those that need not be read again, as far as it is known here."""
+        """LoRAs known to be in memory."""
 
     def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
-        """Begin, and do not wait. `on_step` is called from a thread of the backend."""
+        """Start the job without waiting for it. `on_step` is called from a thread of the backend."""
 
     def forget(self, name: str) -> None:
         """Drop this LoRA or template from caches; it will not be requested again."""
@@ -106,4 +106,4 @@ class Backend(Protocol):
         """Counters and gauges for monitoring."""
 
     def close(self) -> None:
-        """End what runs, and give back all memory."""
+        """End running jobs and free all memory."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from takeup.serving.diffusion.engine.steps import OnStep
 
 
-# A replica of Ray Serve: a backend inside an actor. Imports nothing heavy, so a new one is there in a moment ----------
+# A replica of Ray Serve: a backend inside an actor. Light imports, so that a new replica starts quickly ---------------
 
 ReplicaEvent = tuple[str, Any]
 
@@ -63,7 +63,7 @@ def _outcome(order: JobHandle) -> ReplicaEvent:
     return "failed", problem if isinstance(problem, TakeupError) else RuntimeError(type(problem).__name__)
 
 
-# Pictures made by replicas of Ray Serve: workers on this machine or on all machines of a cluster, routed by Ray -------
+# Replicas of Ray Serve: workers on this machine or on all machines of a cluster, routed by Ray ------------------------
 #
 # Every replica builds the same plan, and answers a job with a stream: its steps, then its picture. Ray starts dead
 # replicas again; what one of them was making is begun again once, on another. Uploaded LoRAs are named by their paths,
@@ -112,7 +112,7 @@ class RayBackend:
 
     @property
     def loras(self) -> frozenset[str]:
-        """Those that were asked for of late; Ray does not say which replica has them."""
+        """LoRAs of recent jobs; Ray does not say which replica has them."""
         return frozenset(self._known)
 
     def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
@@ -122,7 +122,7 @@ class RayBackend:
         return order
 
     def forget(self, name: str) -> None:
-        """One replica hears it; in the others it leaves when it has not been used for longest."""
+        """Tells one replica; the others evict it when it is the least recently used."""
         with suppress(Exception):
             self._handle.forget.remote(name)
 

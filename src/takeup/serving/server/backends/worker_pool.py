@@ -43,14 +43,14 @@ log = logging.getLogger("takeup.serving.server")
 
 
 class BackendPlan(Protocol):
-    """Builds a backend, wherever it was sent."""
+    """Builds a backend in the process that receives it."""
 
     def build(self) -> Backend:
         """Load the model."""
 
 
 def serve_jobs(pipe: Connection, plan: BackendPlan) -> None:
-    """The life of the process."""
+    """Main function of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when it is over, not the terminal
     loop = _WorkerLoop(pipe)
     try:
@@ -70,7 +70,7 @@ def serve_jobs(pipe: Connection, plan: BackendPlan) -> None:
 
 
 class _WorkerLoop:
-    """What the process holds: the pipe, and the handles of its running jobs."""
+    """The pipe, and the handles of the running jobs."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -78,12 +78,12 @@ class _WorkerLoop:
         self._orders: dict[int, JobHandle] = {}
 
     def send(self, word: str, *facts: Any) -> None:
-        """From any thread; a server that is gone hears nothing."""
+        """Send from any thread; ignored if the server has closed the pipe."""
         with self._send_lock, suppress(OSError):
             self._pipe.send((word, *facts))
 
     def listen(self, backend: Backend) -> None:
-        """Do what is said until the pipe closes."""
+        """Carry out messages until the pipe closes."""
         while True:
             try:
                 word, *facts = self._pipe.recv()
@@ -121,7 +121,7 @@ class _WorkerLoop:
             self.send("failed", number, RuntimeError(type(problem).__name__))
 
 
-# One worker process as the server sees it: whether it lives, what it is making, and a thread that hears it ------------
+# The server's handle of one worker process: its state, its jobs, and a thread that reads its messages -----------------
 
 MAX_KNOWN = 64
 EXIT_S = 30.0
@@ -130,7 +130,7 @@ CLOSE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class _AssignedJob:
-    """An order that the worker is making, and what to do if the worker dies."""
+    """A job of the worker, and the callback if the worker dies."""
 
     order: JobHandle
     on_dropped: Callable[[], None]
@@ -165,7 +165,7 @@ class WorkerHandle:
 
     @property
     def known(self) -> frozenset[str]:
-        """LoRAs it was asked for of late."""
+        """LoRAs of recent jobs."""
         return frozenset(self._known)
 
     @property
@@ -173,7 +173,7 @@ class WorkerHandle:
         return len(self._assigned)
 
     def take(self, number: int, order: JobHandle, job: ImageJob, on_dropped: Callable[[], None]) -> None:
-        """Make this picture."""
+        """Assign the job to this worker."""
         with self._lock:
             if not self.is_ready:
                 gone = True
@@ -195,7 +195,7 @@ class WorkerHandle:
             self._pipe.send((word, *facts))
 
     def close(self) -> None:
-        """Let the process end by itself, or end it. One that still loads the model has nothing to put away."""
+        """Stop the process; kill it if it still loads the model or does not stop in time."""
         self.is_ready = False
         self.send("stop")  # closing the pipe would not wake the thread that listens, so the worker would not notice
         if self.was_ready:
@@ -250,7 +250,7 @@ class WorkerHandle:
         taken.order.fail(problem)
 
     def _end(self) -> None:
-        """The process is gone: whatever it was making is dropped."""
+        """The process has ended: drop its jobs."""
         with self._lock:
             self.is_ready = False
             dropped, self._assigned = self._assigned, {}
@@ -268,7 +268,7 @@ Notify = Callable[[str], None]
 
 @dataclass(slots=True, eq=False)
 class _PoolTask:
-    """An order, and which try this is."""
+    """A job and its number of attempts."""
 
     number: int
     order: JobHandle
@@ -276,7 +276,7 @@ class _PoolTask:
     num_attempts: int = 0
 
     def job_now(self) -> ImageJob:
-        """The job, with the time that is left."""
+        """The job with its remaining time."""
         job = self.order.job
         return job if job.within_s is None else replace(job, within_s=self.began_s + job.within_s - time.monotonic())
 
@@ -315,7 +315,7 @@ class PoolBackend:
 
     @property
     def loras(self) -> frozenset[str]:
-        """What one worker has is as good as what all have: jobs go where their LoRAs are."""
+        """LoRAs of all workers, as jobs are routed to the worker that has theirs."""
         return frozenset[str]().union(*(worker.known for worker in list(self._workers.values())))
 
     def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
@@ -375,14 +375,14 @@ class PoolBackend:
             worker.take(task.number, task.order, task.job_now(), on_dropped=lambda: self._retry(task))
 
     def _enqueue(self, task: _PoolTask) -> None:
-        """Until a worker is ready, if there will ever be one."""
+        """Keep the task until a worker is ready; fail it if no worker is left."""
         if self._workers and not self._closing:
             self._waiting.append(task)
         else:
             task.order.fail(WorkerLost("no worker is left; try again later"))
 
     def _retry(self, task: _PoolTask) -> None:
-        """Its worker died."""
+        """Retry a task whose worker died."""
         left_s = task.job_now().within_s
         if self._closing or task.order.is_cancelled:
             task.order.fail(WorkerLost("the server was stopped"))

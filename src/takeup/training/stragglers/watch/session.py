@@ -99,7 +99,7 @@ class WatchSession:
         readers = self.gather.readers
         return self._pauses.confirm(readers, self.watcher.anchors, ring_passes(len(readers)))
 
-    # The job: what it reports, and what is asked of it ----------------------------------------------------------------
+    # The state of the job, and the actions on it ----------------------------------------------------------------------
 
     def _state(self) -> contract.JobState:
         readers = self.gather.readers
