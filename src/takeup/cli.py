@@ -1,13 +1,14 @@
 """The command tree. A command's module is imported only when the command is named, so that help is fast."""
 
+import re
 import sys
-from difflib import get_close_matches
 
 import click
 
 from takeup import __version__
+from takeup.core.extras import explain
 from takeup.core.lazy import load
-from takeup.errors import TakeupError
+from takeup.errors import TakeupError, nearest
 
 COMMANDS = {
     "caching": ("takeup.caching.commands:caching", "DAG-aware cache eviction for data-parallel jobs (LRC, LERC)."),
@@ -45,8 +46,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS | ALIASES and not args[0].startswith("-"):
-            near = get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(args[0], list(COMMANDS))
+            hint = f"; did you mean {near!r}?" if near else ""
             raise click.UsageError(f"no command {args[0]!r}{hint} (known: {', '.join(COMMANDS)})", ctx)
         return super().resolve_command(ctx, args)
 
@@ -79,8 +80,33 @@ def _exit_code() -> int:
         error.show()
         return 2
     except (TakeupError, OSError) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {with_option(str(error), sys.argv[1:])}", err=True)
+        return 2
+    except ModuleNotFoundError as error:  # of an extra that is not installed; anything else is a defect of ours
+        if (missing := explain(error, "this command")) is None:
+            raise
+        click.echo(f"error: {missing}", err=True)
         return 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("stopped", err=True)
         return 130
+
+
+def with_option(message: str, words: list[str]) -> str:
+    """The message; where it begins with a field such as `start_s`, with the option of the command in `words`."""
+    found = re.match(r"(?:options: )?'?(\w+)(?:\.\d+)*'?(?= is )", message)
+    options = {param.name: param.opts[0] for param in _command(words).params if isinstance(param, click.Option)}
+    if found is None or found[1] not in options:
+        return message
+    return options[found[1]] + message[found.end() :]
+
+
+def _command(words: list[str]) -> click.Command:
+    """The command that the words call, as far as they are commands."""
+    command: click.Command = takeup
+    for word in words:
+        inner = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if inner is None:
+            return command
+        command = inner
+    return command

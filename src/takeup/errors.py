@@ -10,8 +10,9 @@ TakeupError                 exit code 2, printed as one sentence without a trace
 """
 
 import copyreg
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 
 
@@ -52,6 +53,13 @@ class UnknownName(TakeupError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = list(known)
-        near = get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = nearest(name, names)
+        hint = f"; did you mean {near!r}?" if near else ""
         super().__init__(f"no {kind} {name!r}{hint} (known: {', '.join(names)})")
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name that is meant: one of the same letters, one that begins so, or the nearest in spelling."""
+    swapped = (other for other in known if sorted(other) == sorted(name))
+    longer = (other for other in known if name and other.lower().startswith(name.lower()))
+    return next(chain(swapped, longer, get_close_matches(name, known, n=1, cutoff=0.5)), None)

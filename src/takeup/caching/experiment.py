@@ -103,15 +103,22 @@ def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False
         return _whatif(scenario, quiet)
     data, notes = load(scenario)
     points: list[Point] = [
-        (scenario, policy, parse_amount(size).of(data.working_set_bytes))
-        for size in scenario.capacities
-        for policy in scenario.policies
+        (scenario, policy, _size_bytes(size, data)) for size in scenario.capacities for policy in scenario.policies
     ]
     with progress(f"caching {scenario.verb}", len(points), quiet=quiet) as tick:
         num_processes = None if data.num_accesses * len(points) > WORTH_PROCESSES else 1
         results = sweep(_replay_jobs, points, on=on, num_processes=num_processes, progress=lambda done, total: tick())
     title, whole_bytes = _title(scenario, data), data.working_set_bytes
     return job_report(results, whole_bytes, title, scenario.model_dump(), scenario.seed, notes)
+
+
+def _size_bytes(text: str, data: Workload) -> int:
+    """The size of a cache in bytes; one that holds no block at all is refused."""
+    size_bytes, smallest = parse_amount(text).of(data.working_set_bytes), int(data.block_bytes.min())
+    if size_bytes < smallest and text.strip().isdecimal():
+        found = f"{text!r} is {size_bytes} bytes, and the smallest block of {data.name} has {format_bytes(smallest)}"
+        raise BadInput(f"{found}; write a share such as '{min(int(text), 100)}%', or a unit such as '{text}MB'")
+    return size_bytes
 
 
 def load(scenario: CachingScenario) -> tuple[Workload, tuple[str, ...]]:
@@ -225,7 +232,7 @@ def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:
     """Run the first policy on a real engine, or only show what it would decide."""
     data, notes = load(scenario)
     workload = data.shrunk(scenario.working_set_bytes)
-    model = _model(scenario, parse_amount(scenario.capacities[0]).of(workload.working_set_bytes))
+    model = _model(scenario, _size_bytes(scenario.capacities[0], workload))
     spec = find_policy(scenario.policies[0])
     if scenario.dry_run:
         return _dry_run(scenario, spec, workload, model)

@@ -104,7 +104,7 @@ def _suggestion(key: str, model: type[BaseModel]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = ", ".join(map(repr, value)) if isinstance(value, tuple) and value else repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 

@@ -37,7 +37,7 @@ class EdgeScenario(Scenario):
     instance: str | None = None
     channel: str | None = None
     setting: str = "radio_tight"
-    num_devices: int = Field(20, ge=0, le=1_000_000)
+    num_devices: int = Field(20, ge=1, le=1_000_000)
     num_subcarriers: int | None = Field(None, ge=1, le=10_000)
     num_cores: int | None = Field(None, ge=1)
     edge_hz: float | None = Field(None, gt=0)

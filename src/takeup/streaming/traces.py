@@ -27,6 +27,8 @@ __all__ = ["ThroughputLog", "read_log", "read_logs"]
 
 LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time
 SLOWEST_BPS, FASTEST_BPS = 1e3, 1e12  # a mean rate outside is a mistake in the unit of the rate
+# Columns that hold rates in another unit, or in one that is not known.
+OTHER_RATES = re.compile(r"(rate|throughput|bandwidth|speed)?_?([kmg]b(it)?_?(ps|s))?", re.IGNORECASE)
 PACKET_BITS = 1504 * 8  # of Mahimahi: one packet for every line
 
 
@@ -183,6 +185,8 @@ def _log_of_packets(path: Path, name: str) -> ThroughputLog:
 def _read_table(path: Path) -> tuple[Floats, Floats]:
     rate = TraceColumn("rate_bps", "float", minimum=0)
     names = column_names(path)
+    if "rate_bps" not in names and (other := [name for name in names if OTHER_RATES.fullmatch(name)]):
+        raise BadTrace(path, f"has {other[0]!r} and no 'rate_bps'; write rates in bit/s under that name", line=1)
     if "duration_s" in names:
         table = read_table(path, [rate, TraceColumn("duration_s", "float", minimum=0)])
         return table["duration_s"], table["rate_bps"]

@@ -264,3 +264,33 @@ def test_a_generated_fleet_survives_the_way_through_a_file(tmp_path: Path) -> No
     for name in ("job_kind", "job_pool", "job_gpus", "job_workers", "job_submit_s", "job_duration_s", "node_gpus"):
         assert np.array_equal(getattr(loaded.workload, name), getattr(made, name))
     assert loaded.num_too_large == loaded.num_skipped == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "num_spot"),
+    [
+        ("spot", ("true", "false", "TRUE"), 2),
+        ("preemptible", ("1", "0", "0"), 1),
+        ("QOS", ("normal", "spot", "normal"), 1),
+        ("priority", ("high", "low", "high"), 1),
+        ("priority", ("100", "1", "50"), 0),
+    ],
+)
+def test_a_column_labels_spot_jobs(header: str, cells: tuple[str, ...], num_spot: int, tmp_path: Path) -> None:
+    rows = "".join(f"{60 * place},1,500,{cell}\n" for place, cell in enumerate(cells))
+    (tmp_path / "jobs.csv").write_text(f"submit_time,num_gpus,duration,{header}\n{rows}")
+    loaded = read_trace(tmp_path / "jobs.csv")
+
+    assert (loaded.workload.job_kind == Kind.SPOT).sum() == num_spot
+    assert loaded.notes[0].startswith(f"{num_spot} jobs are spot by their column {header!r}")
+    assert ("--spot-organisation" in loaded.notes[0]) is (num_spot == 0)
+
+
+def test_gpu_models_are_pools_and_named_organisations_come_before_a_label(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text(
+        "submit_time,num_gpus,duration,gpu_model,organisation,qos\n0,1,500,A100,batch,normal\n9,1,500,H100,web,spot\n"
+    )
+    workload = read_trace(tmp_path / "jobs.csv", None, TraceOptions(spot_organisations=("batch",))).workload
+
+    assert workload.pools == ("A100", "H100")
+    assert workload.job_kind.tolist() == [Kind.SPOT, Kind.HIGH]

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -114,8 +114,12 @@ def _texts(rows: TraceRows, name: str | None, otherwise: str) -> npt.NDArray[np.
 def _kinds(
     rows: TraceRows, names: ColumnNames, organisation: npt.NDArray[np.object_], options: TraceOptions
 ) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:
-    if names.kind:
-        return np.isin(rows[names.kind].astype(str), names.spot_values), ()
+    if names.kind and not options.spot_organisations:
+        values = rows[names.kind].astype(str)
+        is_spot = np.isin(np.char.lower(values.astype(np.str_)), [value.lower() for value in names.spot_values])
+        shown = ", ".join(dict.fromkeys(values.tolist()[:MOST_SHOWN]))
+        others = "" if is_spot.any() else f" (such as {shown}); --spot-organisation names those that are"
+        return is_spot, (f"{is_spot.sum()} jobs are spot by their column {names.kind!r}{others}",)
     is_spot, note = labelled(organisation, options)
     return is_spot, (note,)
 
@@ -134,7 +138,13 @@ _DURATION = ("duration", "duration_s", "run_time", "runtime")
 _END = ("end_time", "finished_time", "finish_time")
 _START = ("start_time", "started_time")
 _GPUS = ("num_gpus", "num_gpu", "gpu_num", "gpus", "gpu_count")
-_ORGANISATION = ("vc", "virtual_cluster", "virtualcluster", "user", "tenant")
+_POOL = ("gpu_model", "gpu_type", "pool")
+# Columns that label spot jobs, and the words that do; a number says nothing where it may be a rank.
+_WORDS = ("spot", "be", "best_effort", "best-effort", "besteffort", "low", "preemptible", "scavenger")
+_FLAGS = ("1", "true", "yes", "spot", "preemptible")
+_KINDS = {"spot": _FLAGS, "preemptible": _FLAGS, "class": _WORDS, "qos": _WORDS, "priority": _WORDS}
+MOST_SHOWN = 3
+_ORGANISATION = ("organisation", "organization", "vc", "virtual_cluster", "virtualcluster", "user", "tenant")
 
 
 def read_helios(path: Path, options: TraceOptions | None = None) -> LoadedTrace:
@@ -150,12 +160,15 @@ def read_philly(path: Path, options: TraceOptions | None = None) -> LoadedTrace:
     names = ColumnNames(
         submit=_needed(path, found, _SUBMIT, "the moment of submission"),
         duration=duration,
-        end=None if duration else _needed(path, found, _END, "a duration or an end"),
+        end=None if duration else _needed(path, found, _END, "a duration or an end", _DURATION),
         start=None if duration else _first(found, _START),
         gpus=_needed(path, found, _GPUS, "the number of GPUs"),
+        pool=_first(found, _POOL),
         organisation=_first(found, _ORGANISATION),
+        kind=_first(found, tuple(_KINDS)),
     )
-    return read_plain(path, names, options)
+    words = _KINDS[names.kind.lower()] if names.kind else names.spot_values
+    return read_plain(path, replace(names, spot_values=words), options)
 
 
 def _first(found: Sequence[str], names: Sequence[str]) -> str | None:
@@ -164,11 +177,12 @@ def _first(found: Sequence[str], names: Sequence[str]) -> str | None:
     return next((by_name[name] for name in names if name in by_name), None)
 
 
-def _needed(path: Path, found: Sequence[str], names: Sequence[str], what: str) -> str:
+def _needed(path: Path, found: Sequence[str], names: Sequence[str], what: str, others: Sequence[str] = ()) -> str:
+    """The column with one of the names; `others` would do as well."""
     column = _first(found, names)
     if column is None:
-        expected = f"no column for {what}; expected one of {', '.join(names)} among {', '.join(found)}"
-        raise BadTrace(path, f"{expected}; rename it or map the columns")
+        expected = f"no column for {what}; expected one of {', '.join((*others, *names))} among {', '.join(found)}"
+        raise BadTrace(path, f"{expected}; rename it")
     return column
 
 
