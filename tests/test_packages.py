@@ -53,12 +53,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of an environment with nothing but the wheel and its extra for Spark."""
+    """The folder of programs of an environment with nothing but the wheel and its extras for Spark and the tour."""
     folder = tmp_path_factory.mktemp("environment")
     ran(UV, "venv", "--quiet", "--python", sys.executable, folder / "venv", cwd=folder)
     programs = folder / "venv" / "bin"
     links = {"UV_FIND_LINKS": os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS", "")}
-    wheel, constraints = f"takeup[spark] @ {built[1].as_uri()}", ROOT / "constraints.txt"
+    wheel, constraints = f"takeup[spark,tour] @ {built[1].as_uri()}", ROOT / "constraints.txt"
     ran(UV, "pip", "install", "--quiet", "--python", programs / "python", wheel, "-c", constraints, cwd=folder, **links)
     return programs
 

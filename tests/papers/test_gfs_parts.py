@@ -66,15 +66,6 @@ def test_a_reduction_is_against_the_mean_and_nothing_where_the_mean_is_nothing()
     assert loads._reduction_percent(EXPECTED, quiet, of) == 0  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("p99_s", "holds"), [(1000.0, True), (1009.0, True), (1011.0, False), (900.0, True)])
-def test_high_priority_jobs_may_take_one_percent_longer_than_under_the_best_baseline(p99_s: float, holds: bool) -> None:
-    load = KnownLoad("low", gfs=metrics(p99_s=p99_s), lyra=metrics(p99_s=5000.0))
-    check = loads._p99_jct_check(EXPECTED, load)  # type: ignore[arg-type]
-
-    assert check.holds == holds
-    assert check.ours == pytest.approx(100 * (p99_s / 1000 - 1))
-
-
 def shifted(given: Outcome, day: int, gpu_s: float) -> Outcome:
     """The same with more GPU time in the first hour of a day."""
     changed = given.allocated_gpu_s.copy()

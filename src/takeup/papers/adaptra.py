@@ -12,7 +12,7 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Report, Series, Table
 from takeup.core.seeds import Streams
-from takeup.papers import Findings, report_parts
+from takeup.papers import Findings, report_parts, with_kind
 from takeup.training.pipelines.planners.adaptra import Adaptra, AdaptraAsPublished, AdaptraInitial
 from takeup.training.pipelines.planners.baselines import OneFOneB
 from takeup.training.pipelines.planners.warmups import spread_warmups
@@ -314,5 +314,6 @@ NOTES = (
 
 def reproduce(*, quiet: bool = False) -> Report:
     """All figures, tables and ratios, checked."""
-    parts = (figures, theorem, first_plans, queues, memory, random_pipelines, model_14b)
+    every = (figures, theorem, first_plans, queues, memory, random_pipelines, model_14b)
+    parts = [with_kind("simulation", part) for part in every]
     return report_parts("adaptra", parts, NOTES, quiet=quiet)
