@@ -1,0 +1,204 @@
+"""The files operators deploy parse, the chart renders to what the manifests say, and every metric in them exists."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from takeup.caching.engines.dask.plugins import DaskCounts
+from takeup.caching.engines.dask.plugins import prometheus as dask_page
+from takeup.caching.engines.spark.session import SparkCounts
+from takeup.caching.engines.spark.session import prometheus as spark_page
+from takeup.serving.server.metrics import COUNTS, GAUGES, PREFIX, TURNS
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm"
+BOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
+UNITS = sorted(DEPLOY.glob("**/*.service"))
+RELEASE = {"Name": "takeup", "Namespace": "takeup"}
+METRIC = re.compile(r"\btakeup_[a-z0-9_]+")
+
+
+def exported() -> set[str]:
+    """The names of all metrics, from the code that writes them."""
+    live = (ROOT / "src/takeup/cluster/report/live.py").read_text("utf-8")
+    watch = (ROOT / "src/takeup/training/stragglers/watch/reports.py").read_text("utf-8")
+    serving = (ROOT / "src/takeup/serving/server/metrics.py").read_text("utf-8")
+    names = {f"takeup_cluster_{name}" for name in re.findall(r'_metric\("(\w+)"', live)}
+    names |= {f"takeup_watch_{name}" for name in re.findall(r'\("(\w+)", "(?:gauge|counter)"', watch)}
+    names |= set(re.findall(r"takeup_watch_slow", watch))
+    pages = spark_page(SparkCounts("lrc", True)) + dask_page(DaskCounts())
+    names |= set(re.findall(r"^# TYPE (\w+)", pages, re.MULTILINE))
+    names |= {f"{PREFIX}{name}_total" for name in (*COUNTS, *TURNS)} | {f"{PREFIX}{name}" for name in GAUGES}
+    names |= {
+        f"{PREFIX}{name}_total" for name in re.findall(r'(?:Counter|CounterMetricFamily)\(\s*f"{PREFIX}(\w+)"', serving)
+    }
+    names |= {f"{PREFIX}{name}" for name in re.findall(r'GaugeMetricFamily\(\s*f"{PREFIX}(\w+)"', serving)}
+    histograms = re.findall(r'self\._seconds\("(\w+)"', serving)
+    return names | {f"{PREFIX}{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Every query of the dashboards and the rules, with where it is."""
+    for path in BOARDS:
+        for panel in json.loads(path.read_text("utf-8"))["panels"]:
+            yield from ((f"{path.name}: {panel['title']}", target["expr"]) for target in panel["targets"])
+    for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text("utf-8"))["groups"]:
+        yield from ((rule["alert"], rule["expr"]) for rule in group["rules"])
+
+
+EXPRESSIONS = list(expressions())
+
+
+@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
+def test_a_query_names_metrics_that_the_code_exports_and_is_balanced(where: str, expression: str) -> None:
+    found = set(METRIC.findall(expression))
+
+    assert found
+    assert found <= exported()
+    for opening, closing in ("()", "[]", "{}"):
+        assert expression.count(opening) == expression.count(closing)
+    for name in found:
+        if name.endswith("_total"):  # a counter is only read through its growth
+            assert re.search(rf"(rate|increase)\({name}\b", expression)
+
+
+def test_the_names_are_those_of_a_page_that_a_server_writes() -> None:
+    assert {
+        "takeup_cluster_quota_gpus",
+        "takeup_watch_slow",
+        "takeup_serving_request_duration_seconds_bucket",
+    } <= exported()
+    assert {"takeup_caching_spark_hits_total", "takeup_caching_dask_written_bytes_total"} <= exported()
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.name)
+def test_a_dashboard_has_a_name_of_its_own_and_panels_side_by_side(path: Path) -> None:
+    board = json.loads(path.read_text("utf-8"))
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
+
+    assert board["uid"] == f"takeup-{path.stem}"
+    assert len(places) == len(set(places)) >= 4
+    assert len({panel["id"] for panel in board["panels"]}) == len(places)
+
+
+def test_every_alert_says_what_it_means_and_how_bad_it_is() -> None:
+    rules = [
+        rule
+        for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text("utf-8"))["groups"]
+        for rule in group["rules"]
+    ]
+
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    assert all(rule["labels"]["severity"] in {"warning", "critical"} for rule in rules)
+    assert all(rule["annotations"]["summary"].endswith(".") for rule in rules)
+
+
+# The chart: only values, the release, toJson and if are used, so that few lines render it -----------------------------
+
+
+def rendered(text: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects of a template."""
+
+    def value(path: str) -> Any:
+        found: Any = {"Values": values, "Release": RELEASE}
+        for part in path.strip(".").split("."):
+            found = found[part]
+        return found
+
+    text = re.sub(
+        r"^ *\{\{- if (\S+) \}\}\n(.*?)^ *\{\{- end \}\}\n",
+        lambda found: found[2] if value(found[1]) else "",
+        text,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    text = re.sub(r"\{\{ toJson (\S+) \}\}", lambda found: json.dumps(value(found[1])), text)
+    text = re.sub(r"\{\{ (\.\S+) \}\}", lambda found: str(value(found[1])), text)
+    assert "{{" not in text, text
+    return [part for part in yaml.safe_load_all(text) if part]
+
+
+def chart(**changes: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """The objects of the chart by kind and name."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8")) | changes
+    parts = [
+        part for path in sorted((CHART / "templates").glob("*.yaml")) for part in rendered(path.read_text(), values)
+    ]
+    return {(part["kind"], part["metadata"]["name"]): part for part in parts}
+
+
+def manifests() -> dict[tuple[str, str], dict[str, Any]]:
+    names = ("01-priority-classes.yaml", "02-rights.yaml", "03-scheduler.yaml")
+    parts = [part for name in names for part in yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text("utf-8"))]
+    return {(part["kind"], part["metadata"]["name"]): part for part in parts}
+
+
+def test_the_chart_gives_the_rights_and_classes_of_the_manifests_and_no_more() -> None:
+    ours, plain = chart(), manifests()
+    same = [key for key in plain if key[0] not in {"Namespace", "Deployment"}]
+
+    assert len(same) >= 6
+    assert {key: ours[key] for key in same} == {key: plain[key] for key in same}
+    assert set(ours) - set(plain) == {("NetworkPolicy", "takeup")}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_chart_observes_until_it_is_told_to_act(dry_run: bool) -> None:
+    spec = chart(dryRun=dry_run)["Deployment", "takeup"]["spec"]
+    container = spec["template"]["spec"]["containers"][0]
+
+    assert ("--dry-run" in container["args"]) is dry_run
+    assert container["args"][:5] == ["cluster", "run", "gfs", "--engine", "kubernetes"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert all(isinstance(word, str) for word in container["args"])
+
+
+def test_the_arguments_of_the_chart_are_understood() -> None:
+    from takeup.cluster.commands import cluster
+
+    words = chart()["Deployment", "takeup"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    run = cluster.commands[words[1]]
+
+    assert run.make_context("run", list(words[2:])).params["engine"] == "kubernetes"
+
+
+def test_versions_of_chart_and_package_agree() -> None:
+    from takeup import __version__
+
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+
+    assert (
+        about["appVersion"] == yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))["image"]["tag"] == __version__
+    )
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_runs_as_a_user_and_restarts(path: Path) -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(path)
+
+    assert unit["Service"]["User"] == "takeup"
+    assert unit["Service"]["ExecStart"].startswith("/usr/bin/env takeup ")
+    assert unit["Service"]["Restart"] in {"always", "on-failure"}
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+def test_the_image_installs_from_this_tree_and_runs_without_root() -> None:
+    lines = (DEPLOY / "Containerfile").read_text("utf-8").splitlines()
+    words = [line.split()[0] for line in lines if line and line[0].isupper()]
+
+    assert set(words) <= {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
+    assert "USER 65532:65532" in lines
+    assert any("constraints.txt" in line for line in lines)
+    assert (ROOT / "constraints.txt").exists()
