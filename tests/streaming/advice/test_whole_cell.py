@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from streaming.oracles import reference_cell
-from takeup.streaming.advice.qoe import SolvedCell, exact_solver, expected_mos, solve_cell
+from takeup.errors import BadInput
+from takeup.streaming.advice.qoe import (
+    SimulatedCell,
+    SolvedCell,
+    check_exact,
+    exact_solver,
+    expected_mos,
+    num_states,
+    solve_cell,
+)
 from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Capacity, Cell, Player, Views
 from takeup.streaming.solvers.diffusion import DiffusionSolver
@@ -70,3 +81,20 @@ def test_many_users_agree_with_the_schur_form(load: float) -> None:
 
     assert exact.stall_probability.value == pytest.approx(schur.stall_probability.value, rel=1e-9, abs=1e-14)
     assert exact.num_stalls.value == pytest.approx(schur.num_stalls.value, rel=1e-9, abs=1e-14)
+
+
+LARGE = Cell(2.8e6, 360e3, 0.06, 14, (Views(0.4, 20.0), Views(0.4, 60.0), Views(0.2, 200.0)))
+
+
+def test_a_cell_of_many_states_is_simulated_and_agrees_with_its_equations() -> None:
+    small = replace(LARGE, max_users=7)
+    simulated, exact = SimulatedCell(small).answer(Player(5.0)), SolvedCell(small).answer(Player(5.0))
+
+    assert (num_states(small), num_states(LARGE)) == (84, 560)
+    assert max(map(abs, simulated.z_scores(exact).values())) < 3.5
+
+
+def test_a_question_that_needs_many_answers_refuses_many_states() -> None:
+    with pytest.raises(BadInput, match="3 classes of up to 14 users make 560 states"):
+        check_exact(LARGE)
+    check_exact(replace(LARGE, max_users=7))

@@ -434,3 +434,23 @@ def test_the_scenario_as_a_class_and_as_values_are_the_same_question() -> None:
 
     assert run(scenario, quiet=True) == report("predict", start_s=[5.0])
     assert column(run(scenario).tables[0], "P(stall)") == pytest.approx([expected], rel=1e-12)
+
+
+def test_many_states_are_simulated_and_the_report_says_so() -> None:
+    found = report("predict", max_users=14, mean_video_s=[20.0, 60.0, 200.0], view_shares=[0.4, 0.4, 0.2])
+
+    assert "560 states are more than the 500 that are solved in seconds: the whole cell was simulated" in found.notes[0]
+    with pytest.raises(BadInput, match="560 states, too many for this"):
+        report("optimise", max_users=14, mean_video_s=[20.0, 60.0, 200.0], view_shares=[0.4, 0.4, 0.2])
+
+
+def test_a_goal_makes_stalls_more_likely() -> None:
+    free, capped = (column(report("predict", goal_s=goal_s).tables[0], "P(stall)")[0] for goal_s in (None, 8.0))
+
+    assert capped > 1.2 * free
+
+
+@pytest.mark.parametrize("values", [{"log": "x.csv"}, {"opportunistic": True}, {"give_up_per_s": 0.1}])
+def test_a_goal_is_refused_where_no_equation_has_it(values: dict[str, Any]) -> None:
+    with pytest.raises(BadScenario, match="leave goal_s out"):
+        report("predict", goal_s=10.0, **values)

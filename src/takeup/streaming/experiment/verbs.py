@@ -10,7 +10,16 @@ from takeup.core.report import Column, Report, Table
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.advice.players import PROFILES
-from takeup.streaming.advice.qoe import ImpatientCell, SolvedCell, mean_mos, solve_cell
+from takeup.streaming.advice.qoe import (
+    MOST_EXACT_STATES,
+    ImpatientCell,
+    SimulatedCell,
+    SolvedCell,
+    check_exact,
+    mean_mos,
+    num_states,
+    solve_cell,
+)
 from takeup.streaming.advice.tuning import (
     Cost,
     StallTarget,
@@ -47,6 +56,7 @@ MEAN_FIELD = (
     "viewers that give up: the others are a mean field, so the equations are not exact; P(stall) was 2 to 28 % below "
     "whole-cell simulations in five cells: 'takeup streaming compare cell' measures yours",
 )
+AnyCell = SolvedCell | ImpatientCell | SimulatedCell
 MOST_STATES_FOR_CDF = 20  # the law of the start-up delay takes seconds for large chains; its mean does not
 NUM_THRESHOLDS, NUM_SLOW_THRESHOLDS, SHORTEST_AXIS_S = 41, 11, 20.0
 
@@ -63,7 +73,7 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
             rows += [(cell, player, each.answer(player), each.mos(player)) for player in players]
             tick()
     rows, logged, notes = _with_log(rows, fitted)
-    notes += MEAN_FIELD if scenario.give_up_per_s > 0 else ()
+    notes += MEAN_FIELD if scenario.give_up_per_s > 0 else _simulation_notes(rows)
     longest_s = max(SHORTEST_AXIS_S, *(2 * player.start_s for player in players))
     stalls = [_stall_curve(cell, each, longest_s, players[0].goal_s) for cell, each in solved]
     charts = [curve_series("P(stall) by start threshold", "start threshold", "P(stall)", stalls)]
@@ -75,8 +85,24 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
     )
 
 
-def _solved(cell: Cell, scenario: StreamingScenario) -> SolvedCell | ImpatientCell:
-    return ImpatientCell(cell, scenario.give_up_per_s) if scenario.give_up_per_s > 0 else SolvedCell(cell)
+def _solved(cell: Cell, scenario: StreamingScenario) -> AnyCell:
+    if scenario.give_up_per_s > 0:
+        return ImpatientCell(cell, scenario.give_up_per_s)
+    return SimulatedCell(cell) if _is_large(cell) else SolvedCell(cell)
+
+
+def _is_large(cell: Cell) -> bool:
+    return len(cell.views) > 1 and num_states(cell) > MOST_EXACT_STATES
+
+
+def _simulation_notes(rows: list[AnswerRow]) -> tuple[str, ...]:
+    """That and how exactly large cells were simulated."""
+    large = [(num_states(row[0]), row[2].stall_probability) for row in rows if _is_large(row[0])]
+    if not large:
+        return ()
+    worst = max(chance.error for _, chance in large)
+    found = f"{large[0][0]} states are more than the {MOST_EXACT_STATES} that are solved in seconds"
+    return (f"{found}: the whole cell was simulated, with standard errors of P(stall) up to {worst:.1g}",)
 
 
 def _with_log(
@@ -95,7 +121,7 @@ def _name(cell: Cell) -> str:
     return f"{cell.arrivals_per_s:g} arrivals/s"
 
 
-def _stall_curve(cell: Cell, solved: SolvedCell | ImpatientCell, longest_s: float, goal_s: float) -> Curve:
+def _stall_curve(cell: Cell, solved: AnyCell, longest_s: float, goal_s: float) -> Curve:
     num = NUM_THRESHOLDS if isinstance(solved, SolvedCell) else NUM_SLOW_THRESHOLDS
     step_s = longest_s / (num - 1)
     return Curve(_name(cell), (step_s * np.arange(num)).tolist(), solved.stall_curve(step_s, num, goal_s).tolist())
@@ -119,6 +145,7 @@ def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     """The start threshold of least cost, with settings for players computed by their own rules."""
     fitted = fitted_capacity(scenario)
     cell = cells_of(scenario, fitted)[0]
+    check_exact(cell)
     solved = SolvedCell(cell)
     first, cost = solved.solutions[0], _over_views(waiting_cost(scenario.stall_cost), solved)
     goal_s = np.inf if scenario.goal_s is None else scenario.goal_s
@@ -184,6 +211,7 @@ def size(scenario: StreamingScenario, quiet: bool) -> Report:
     """How many arrivals, how little capacity and how many users keep a stall target."""
     fitted = fitted_capacity(scenario)
     cell, player = cells_of(scenario, fitted)[0], players_of(scenario)[0]
+    check_exact(cell)
     target = StallTarget(scenario.stall_target)
     questions: dict[str, tuple[Callable[[], float], str]] = {
         "most arrivals": (lambda: max_arrivals(cell, player, target), "1/s"),
@@ -226,6 +254,7 @@ def simulate(scenario: StreamingScenario, quiet: bool) -> Report:
 
 def compare(scenario: StreamingScenario, quiet: bool) -> Report:
     """What the simulators measure, compared with the equations."""
+    check_exact(cells_of(scenario)[0])
     exact = _solved(cells_of(scenario)[0], scenario).answer(players_of(scenario)[0])
     tables = _comparison_tables(exact, _simulated(scenario, quiet))
     notes = MEAN_FIELD if scenario.give_up_per_s > 0 else ()
