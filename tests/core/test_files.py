@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,24 @@ def test_a_target_that_is_a_folder_is_said(tmp_path: Path) -> None:
 
     assert list(tmp_path.iterdir()) == []
     assert [entry for entry in tmp_path.parent.iterdir() if entry.name.startswith(f".{tmp_path.name}.")] == []
+
+
+def test_what_a_killed_writer_left_is_removed_by_a_later_process(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, pathlib\n"
+        "from takeup.core import files\n"
+        "os.fsync = lambda _: os.kill(os.getpid(), 9)\n"
+        "files.write_atomically(pathlib.Path(sys.argv[1]), 'x')\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "report.json")], check=False)
+    (left,) = tmp_path.iterdir()
+
+    again = (
+        "import pathlib, sys; from takeup.core.files import write_atomically as w; w(pathlib.Path(sys.argv[1]), 'y')"
+    )
+    subprocess.run([sys.executable, "-c", again, str(tmp_path / "young")], check=True)
+    assert left.exists()  # its writer may still work
+    os.utime(left, (0, 0))
+    subprocess.run([sys.executable, "-c", again, str(tmp_path / "old")], check=True)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "young"]

@@ -93,7 +93,7 @@ def spark(folder: Path) -> None:
     builder = SparkSession.builder.master("local[2]").appName("soak")
     whole = "-XX:+UseSerialGC -Xms700m -XX:+AlwaysPreTouch"  # its heap is all there from the start
     small = {"spark.ui.enabled": "false", "spark.driver.memory": "700m", "spark.local.dir": str(folder)}
-    small["spark.driver.extraJavaOptions"] = whole
+    small |= {"spark.driver.extraJavaOptions": whole, "spark.ui.showConsoleProgress": "false"}
     for key, value in small.items():
         builder = builder.config(key, value)
     session = configure(builder).getOrCreate()

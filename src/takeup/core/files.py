@@ -1,10 +1,15 @@
 """Atomic file writes: a temporary file in the target's folder is synced and renamed; then the folder is synced."""
 
 import os
+import time
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from takeup.errors import OutputFailed
+
+UNFINISHED, UNFINISHED_S = ".takeup-part", 3600.0
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -12,6 +17,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
         _write_and_rename(path, data)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -32,8 +38,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+@lru_cache(maxsize=256)
+def _sweep(folder: Path) -> None:
+    """Once for each folder of a process, remove what writers that were killed an hour ago have left."""
+    for left in folder.glob(f".*{UNFINISHED}"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > UNFINISHED_S:
+                left.unlink()
+
+
 def _write_and_rename(path: Path, data: bytes) -> None:
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED, delete=False) as file:
         temporary = Path(file.name)
         try:
             file.write(data)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput, OutputFailed
-from takeup.serving.editing.templates import disk
+from takeup.serving.editing.templates import disk, store
 from takeup.serving.editing.templates import disk as files
 from takeup.serving.editing.templates.disk import ALIGNMENT, read_template, write_template
 from takeup.serving.editing.templates.packing import BITS, EXACT, PagePacker, error_of, pack, unpack, unpack_page
@@ -463,15 +463,22 @@ def test_forgetting_an_image_takes_all_its_templates_and_no_others(tmp_path: Pat
     assert all(kept.find(key) and later.find(key) for key in others)
 
 
-def test_an_edit_that_runs_while_its_image_is_forgotten_adds_nothing() -> None:
+@pytest.mark.parametrize("num_others", [0, 7])
+def test_an_edit_that_runs_while_its_image_is_forgotten_adds_nothing(
+    monkeypatch: pytest.MonkeyPatch, num_others: int
+) -> None:
+    monkeypatch.setattr(store, "MOST_FORGOTTEN", 3)
     kept = store_of()
     kept.wanted(KEY)
     kept.forget(KEY.template)
+    for number in range(num_others):
+        kept.forget(f"another {number}")
     kept.put(KEY, template())
     while_it_runs = kept.find(KEY)
     kept.released(KEY)
     kept.put(KEY, template())
 
+    assert len(kept._forgotten) <= 3
     assert while_it_runs is None
     assert kept.find(KEY) is not None
 

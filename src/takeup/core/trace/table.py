@@ -27,7 +27,7 @@ Kind = Literal["int", "float", "text"]
 FORMATS = (".csv", ".csv.gz", ".parquet")
 
 _EXPECTED = {"int": "a whole number", "float": "a number", "text": "text in UTF-8"}
-_WHOLE_NUMBER = re.compile(r"\s*-?[0-9]{1,40}\s*")
+_WHOLE_NUMBER = re.compile(r"[ \t]*-?[0-9]{1,40}[ \t]*")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what undecodable bytes become under surrogateescape
 
 

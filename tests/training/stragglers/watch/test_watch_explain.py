@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import threading
 import time
 import urllib.request
 from dataclasses import replace
@@ -81,6 +82,23 @@ def test_the_page_is_served_on_this_machine_only() -> None:
     assert host == "127.0.0.1"
     with pytest.raises(BadInput, match=f"no metrics on port {port}: .*give another port"):
         explain.serve_metrics(port, lambda: "")
+    server.shutdown()
+    server.server_close()
+
+
+def test_silent_connections_to_the_page_cost_a_few_threads_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "READ_LIMIT_S", 0.2)
+    server = explain.serve_metrics(0, lambda: "takeup_watch_ranks 2\n")
+    address = server.server_address[:2]
+    before = threading.active_count()
+    silent = [socket.create_connection(address) for _ in range(50)]  # type: ignore[arg-type]
+    for connection in silent:
+        assert connection.recv(1) == b""
+        assert threading.active_count() <= before + explain.MOST_READERS
+        connection.close()
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{address[1]}/metrics", timeout=60) as answer:
+        assert answer.read() == b"takeup_watch_ranks 2\n"
     server.shutdown()
     server.server_close()
 

@@ -222,9 +222,12 @@ class TemplateFolder:
         for name in self._names("*"):
             if template_of(name) == template:
                 self._drop(name)
+        if time.monotonic() - self._swept_s > UNFINISHED_S:
+            self._sweep()
 
     def _sweep(self) -> None:
         """Delete old temporary files and old records of forgotten images; younger ones may be in use."""
+        self._swept_s = time.monotonic()
         old = [(path, UNFINISHED_S) for path in self._folder.glob(f"*/{UNFINISHED}*")]
         old += [(path, FORGOTTEN_S) for path in self._folder.glob(f"{FORGOTTEN}/*")]
         for path, most_s in old:

@@ -33,6 +33,7 @@ from takeup.serving.editing.templates.template import Template, TemplateKey, own
 
 ORIGINAL_SUFFIX = ".original"
 TEMPLATE_ID = re.compile(r"tpl_[0-9a-f]{24}")
+MOST_FORGOTTEN = 10_000  # images whose deletion is remembered one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,8 @@ class TemplateStore:
         self._begun: dict[str, str] = {}
         self._made: dict[str, str] = {}
         """Generations of images: when edits of them began, and when what is kept of them was made."""
-        self._forgotten: Counter[str] = Counter()
+        self._forgotten: dict[str, int] = {}
+        self._num_forgotten = self._num_pruned = 0
         self._lock = threading.RLock()
 
     @property
@@ -260,7 +262,10 @@ class TemplateStore:
     def forget(self, template: str) -> None:
         """Delete everything of this image; a running edit keeps what it has loaded, and stores nothing new."""
         with self._lock:
-            self._forgotten[template] += 1
+            self._num_forgotten += 1
+            self._forgotten[template] = self._num_forgotten
+            if len(self._forgotten) > MOST_FORGOTTEN:  # then all images count as forgotten by running edits
+                self._forgotten, self._num_pruned = {}, self._num_forgotten
             kept = {name for tier in self._tiers.values() for name in tier.kept}
             coming = [one for name, one in self._coming.items() if template_of(name) == template]
             for name in kept:
@@ -283,7 +288,7 @@ class TemplateStore:
     def _generation(self, key: TemplateKey) -> str:
         """Changes whenever the image is forgotten, here or by another process."""
         elsewhere = "" if self._disk is None else self._disk.generation(key.template)
-        return f"{self._forgotten[key.template]} {elsewhere}"
+        return f"{self._forgotten.get(key.template, self._num_pruned)} {elsewhere}"
 
     def _removed(self, name: str) -> None:
         self._made.pop(name, None)

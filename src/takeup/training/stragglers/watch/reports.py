@@ -185,10 +185,35 @@ def metrics_of(session: WatchSession) -> str:
     return "\n".join(lines) + "\n"
 
 
+MOST_READERS, READ_LIMIT_S = 8, 5.0  # connections to the page of metrics, and seconds that one may be silent
+
+
+class _MetricsServer(ThreadingHTTPServer):
+    """A few connections at a time: further ones are closed, so that strangers cost no threads."""
+
+    def __init__(self, port: int, page: type[BaseHTTPRequestHandler]) -> None:
+        self._slots = threading.BoundedSemaphore(MOST_READERS)
+        super().__init__((LOOPBACK, port), page)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+
 def serve_metrics(port: int, page: Callable[[], str]) -> ThreadingHTTPServer:
     """Serve the metrics on the loopback address until shut down."""
 
     class Page(BaseHTTPRequestHandler):
+        timeout = READ_LIMIT_S
+
         def do_GET(self) -> None:
             body = page().encode()
             self.send_response(200)
@@ -201,7 +226,7 @@ def serve_metrics(port: int, page: Callable[[], str]) -> ThreadingHTTPServer:
             """Suppress request logging."""
 
     try:
-        server = ThreadingHTTPServer((LOOPBACK, port), Page)
+        server = _MetricsServer(port, Page)
     except OSError as error:
         raise BadInput(f"no metrics on port {port}: {error.strerror}; give another port, or 0 for any") from error
     threading.Thread(target=server.serve_forever, name="takeup-watch-metrics", daemon=True).start()
