@@ -52,6 +52,25 @@ def test_a_slow_rank_is_told_and_its_recovery_too(job: Job) -> None:
     assert well.lost_share < 0.05
 
 
+def test_a_slow_rank_is_told_when_there_are_calls_enough_to_locate_it_and_its_recovery_at_once() -> None:
+    watcher, told = StragglerDetector(num_to_locate=20), list[tuple[bool, int]]()
+    for portion in portions(logs_of(data_parallel(4), NUM, Faults(50, 90, ranks={2: 1.6}), 0), mean=3):
+        for event in watcher.see(portion):
+            told.append((event.is_slow, watcher.num_iterations - event.began))
+
+    (is_slow, slow_after), (is_still_slow, well_after) = told
+    assert (is_slow, is_still_slow) == (True, False)
+    assert 20 <= slow_after <= 22
+    assert well_after < 20
+
+
+def test_a_change_after_hundreds_of_iterations_has_its_number() -> None:
+    (event,) = events_of(logs_of(data_parallel(2), 480, Faults(450, ranks={1: 1.6}), 0))
+
+    assert abs(event.began - 450) <= 2
+    assert 450 <= event.declared <= 460
+
+
 def test_a_slow_link_is_told() -> None:
     (event,) = events_of(logs_of(data_parallel(5), 90, Faults(60, links={(1, 2): 12.0}), 1))
 

@@ -96,6 +96,22 @@ def test_the_factor_is_that_of_the_fault() -> None:
     assert str(suspect).startswith("rank 2 computes 1.")
 
 
+def test_a_rank_that_always_has_more_work_is_compared_with_its_own_past() -> None:
+    job = data_parallel(4)
+    uneven = replace(
+        job,
+        steps=lambda rank, n: [
+            (what, amount * (1.5 if rank == 2 and what == "compute" else 1.0), where, operation)
+            for what, amount, where, operation in job.steps(rank, n)
+        ],
+    )
+    before, after = windows(uneven, Faults(ranks={2: 1.5}), 0)
+    (suspect,) = locate(after, before)
+
+    assert suspect.factor == pytest.approx(1.5, rel=0.05)
+    assert suspect.excess_s == pytest.approx(0.5 * 1.5 * 0.095, rel=0.1)
+
+
 def test_the_factor_of_a_link_is_that_of_its_transfers() -> None:
     before, after = windows(two_by_two(), Faults(links={(0, 1): 6.0}), 0)
     (suspect,) = locate(after, before)
