@@ -44,7 +44,7 @@ SOURCE, TESTS = ROOT / "src", ROOT / "tests"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.txt"
 ROOMS_THAT_ACT = ("engines", "experiment", "lab", "server", "simulate", "watch")  # their tests are slow uncompiled
 TEST_LIMIT_S = 0.5  # of CPU for one test, uncompiled and traced
-MUTANT_LIMIT_S = 5  # of CPU for the tests of one mutant, by their times without the change
+MUTANT_LIMIT_S = 3  # of CPU for the tests of one mutant, by their times without the change
 OPTIONS = ("-q", "-m", "not engine and not paper", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=100")
 OPTIONS += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # hypothesis is imported already
 OPTIONS += ("-W", "ignore::RuntimeWarning")  # of integers that overflow in uncompiled kernels
@@ -108,12 +108,12 @@ def draw(paths: list[Path], count: int, seed: int) -> list[Mutant]:
     return [mutated(*site) for site in random.Random(seed).sample(every, min(count, len(every)))]
 
 
-def sites(tree: ast.Module) -> Iterator[tuple[range, ast.AST]]:
-    """Every node that can be changed, with the lines of its statement."""
+def sites(tree: ast.Module) -> Iterator[tuple[ast.stmt, ast.AST]]:
+    """Every node that can be changed, with its statement."""
     for statement in ast.walk(tree):
         if isinstance(statement, ast.stmt):
             changing = filter(can_change, (statement, *_expressions(statement)))
-            yield from ((_lines(statement), node) for node in changing)
+            yield from ((statement, node) for node in changing)
 
 
 def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
@@ -171,14 +171,15 @@ def change(node: ast.AST) -> None:
 def mutated(path: Path, number: int) -> Mutant:
     """The module with the change at this site."""
     tree = ast.parse(path.read_text("utf-8"))
-    lines, node = list(sites(tree))[number]
-    before = _text(node)
+    statement, node = list(sites(tree))[number]
+    lines, before = _lines(statement), _head(statement)
     change(node)
-    return Mutant(path, lines, f"{before} -> {_text(node)}", ast.fix_missing_locations(tree))
+    return Mutant(path, lines, f"{before} -> {_head(statement)}", ast.fix_missing_locations(tree))
 
 
-def _text(node: ast.AST) -> str:
-    return ast.unparse(node.test if isinstance(node, ast.If | ast.While) else node).replace("\n", " ")[:80]
+def _head(statement: ast.stmt) -> str:
+    """The text of a statement without its decorators and its body."""
+    return next(line for line in ast.unparse(statement).splitlines() if not line.startswith("@"))
 
 
 class Changed(SourceFileLoader, MetaPathFinder):
