@@ -46,6 +46,7 @@ class Guided:
             self.data, self.guide, lambda *report: self.reports.append(report), lambda: self.releases.append(None)
         )
         self.folder = folder
+        self.hooks.wake(self.data.fast)
 
     def fill(self, *names: str) -> None:
         for name in names:
@@ -392,3 +393,27 @@ def test_a_guided_buffer_can_be_told_from_a_stock_one(guided: Guided) -> None:
     assert isinstance(guided.data._slow_uncached, GuidedSlow)
     release_buffer(guided.data)
     assert guided_memory(guided.data) is None
+
+
+def test_a_guide_sleeps_until_half_the_target_is_in_memory(tmp_path: Path) -> None:
+    data, woke = SpillBuffer(str(tmp_path), target=4 * SIZE_BYTES), list[None]()
+    guide = SpillGuide(find_policy("dag"), 4 * SIZE_BYTES, SpillOptions())
+    hooks = guide_buffer(data, guide, lambda *report: None, lambda: None, lambda: woke.append(None))
+
+    data["a"] = array(1)
+    asleep = hooks.is_asleep, len(guide.order)
+    data["b"] = array(2)
+
+    assert asleep == (True, 0)
+    assert (hooks.is_asleep, len(guide.order), woke) == (False, 2, [None])
+
+
+def test_a_value_that_is_evicted_wakes_the_guide(tmp_path: Path) -> None:
+    data = SpillBuffer(str(tmp_path), target=4 * SIZE_BYTES)
+    hooks = guide_buffer(
+        data, SpillGuide(find_policy("dag"), 4 * SIZE_BYTES, SpillOptions()), lambda *report: None, lambda: None
+    )
+    data["a"] = array(1)
+
+    assert data.evict() > 0
+    assert hooks.guide.counts.num_evictions == 1

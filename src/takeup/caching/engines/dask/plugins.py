@@ -381,7 +381,7 @@ class SpillPlugin(WorkerPlugin):
     def transition(self, key: Any, start: Any, finish: Any, **kwargs: Any) -> None:
         """A task changed its state: pin the inputs of running tasks."""
         hooks = self.hooks
-        if hooks is None or hooks.failed:
+        if hooks is None or hooks.failed or hooks.is_asleep:
             return
         if finish == "executing":
             inputs = [dependency.key for dependency in self.worker.state.tasks[key].dependencies]
@@ -432,11 +432,16 @@ class SpillPlugin(WorkerPlugin):
 
     def _guide(self, worker: Worker, data: SpillBuffer) -> None:
         guide = SpillGuide(self.spec, data.n, self.options)
-        self.hooks = guide_buffer(data, guide, self._report, self._release_soon)
         self.prefetcher = Prefetcher(worker.state.ready, data, guide.counts)
         self._bytes_before = {label: self._disk_bytes(label) for label in ("disk-read", "disk-write")}
         worker.stream_handlers[TO_WORKER] = self.handle_message
         serve_metrics(worker, counts_of)
+        self.hooks = guide_buffer(data, guide, self._report, self._release_soon, lambda: self._woke(guide))
+
+    def _woke(self, guide: SpillGuide) -> None:
+        """Memory fills up: learn from the scheduler what will be read, and pin what is being read."""
+        for task in self.worker.state.executing:
+            guide.started(task.key, [dependency.key for dependency in task.dependencies])
         self._send("hello")
 
     def _disk_bytes(self, label: str) -> float:

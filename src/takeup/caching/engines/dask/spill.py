@@ -4,6 +4,8 @@
 all references to them stay valid. `release_buffer` changes them back. Any failure in a guide ends in one log line
 and in stock behaviour.
 
+A guide sleeps until half the target is in memory, so that a worker without pressure works as stock does.
+
 Beyond the order of eviction four things differ from stock: inputs of running tasks are not evicted to get below the
 target (that would free nothing), nor are values that are about to be freed; a value read back keeps its file; and a
 full disk met while a value is *read* no longer fails the task that reads it.
@@ -151,25 +153,29 @@ def _read(slow: Any, key: Hashable) -> tuple[bytes, object]:
     return pickled, slow.load(pickled)
 
 
+WAKE_SHARE = 0.5  # of the target: with less in memory nothing is tracked and no message is sent
+
 logger = logging.getLogger("takeup.dask")
 
 
 @dataclass(slots=True)
 class SpillHooks:
-    """State of a guided buffer. `report` notifies other workers that a value was evicted or read back;
-    `release` is called once, soon after something failed."""
+    """State of a guided buffer. `report` notifies other workers that a value was evicted or read back; `woke` is called
+    when the buffer fills up, and nothing is tracked before; `release` is called once, soon after something failed."""
 
     guide: SpillGuide
     copies: CleanCopies
     report: Callable[[Hashable, bool], None]
     release: Callable[[], None]
+    woke: Callable[[], None]
+    is_asleep: bool = True
     failed: bool = False
     has_logged_full: bool = False
     held: tuple[Hashable, ...] = ()
 
     def tell(self, event: Callable[..., Any], *details: object) -> Any:
-        """Call a method of the guide and return its result; None if this or an earlier call failed."""
-        if self.failed:
+        """Call a method of the guide and return its result; None while it sleeps, or if this or an earlier call failed."""
+        if self.failed or self.is_asleep:
             return None
         try:
             return event(*details)
@@ -178,6 +184,14 @@ class SpillHooks:
             logger.exception("the guide of the spill order failed; this worker goes on with stock behaviour")
             self.release()
             return None
+
+    def wake(self, memory: zict.LRU[Any, Any]) -> None:
+        """Track the values from now on, those in memory first."""
+        if self.is_asleep:
+            self.is_asleep = False
+            for key in list(memory.order):
+                self.tell(self.guide.stored, key, memory.weights[key], True)
+            self.tell(self.woke)
 
     @property
     def pending_free_bytes(self) -> float:
@@ -212,7 +226,9 @@ class GuidedMemory(zict.LRU[Any, Any]):
         is_new = key not in self.hooks.copies.slow.weight_by_key  # else it is being read back
         tell(guide.finished, key)
         super().set_noevict(key, value)
-        if tell(guide.stored, key, self.weights[key], is_new):
+        if self.hooks.is_asleep:
+            self.wake_at(WAKE_SHARE * self.n)
+        elif tell(guide.stored, key, self.weights[key], is_new):
             tell(self.hooks.report, key, False)
         if not is_new:
             self.hooks.hold(key)
@@ -221,6 +237,11 @@ class GuidedMemory(zict.LRU[Any, Any]):
         super().__delitem__(key)
         self.hooks.copies.forget(key)
         self.hooks.tell(self.hooks.guide.deleted, key)
+
+    def wake_at(self, most_bytes: float) -> None:
+        """Wake the guide if there is so much in memory."""
+        if self.total_weight + self.offset >= most_bytes:
+            self.hooks.wake(self)
 
     def evict_until_below_target(self, n: float | None = None) -> None:
         most = self.n if n is None else n
@@ -231,6 +252,7 @@ class GuidedMemory(zict.LRU[Any, Any]):
         self.hooks.hold(None)
 
     def evict(self, key: Any | NoDefault = nodefault) -> tuple[Any, Any, float] | tuple[None, None, float]:
+        self.hooks.wake(self)
         guide, tell = self.hooks.guide, self.hooks.tell
         if key is nodefault:
             key = next(iter(self.heavy), None)
@@ -319,18 +341,21 @@ def why_not(data: object) -> str | None:
 
 
 def guide_buffer(
-    data: SpillBuffer, guide: SpillGuide, report: Callable[[Hashable, bool], None], release: Callable[[], None]
+    data: SpillBuffer,
+    guide: SpillGuide,
+    report: Callable[[Hashable, bool], None],
+    release: Callable[[], None],
+    woke: Callable[[], None] = lambda: None,
 ) -> SpillHooks:
     """Let the guide decide what is spilled. The caller must have checked `why_not`."""
     memory: Any = data.fast
     slow: Any = data._slow_uncached
     most_bytes = math.inf if guide.options.copies_bytes is None else guide.options.copies_bytes
     copies = CleanCopies(slow, most_bytes if guide.options.clean_copies else 0)
-    hooks = SpillHooks(guide, copies, report, release)
-    for key in memory.order:
-        guide.stored(key, memory.weights[key], is_new=True)
+    hooks = SpillHooks(guide, copies, report, release, woke)
     memory.hooks, memory.__class__ = hooks, GuidedMemory
     slow.memory, slow.copies, slow.__class__ = memory, copies, GuidedSlow
+    memory.wake_at(WAKE_SHARE * memory.n)
     return hooks
 
 
