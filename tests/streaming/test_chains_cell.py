@@ -211,6 +211,11 @@ def test_too_many_states_are_refused() -> None:
         chain_of(Cell(3.0, 1.0, 0.1, 30_000))
 
 
+def test_every_level_of_capacity_multiplies_the_states() -> None:
+    with pytest.raises(BadInput, match="max_users is 6667, which makes too many states; keep it below 20000"):
+        shared_chain([Flow(0.1, 0.05)], TaggedVideo(3.0, 60.0), np.ones(6667), LEVELS)
+
+
 @pytest.mark.parametrize("slot_s", [-0.1, math.nan, math.inf])
 def test_a_senseless_slot_is_refused(slot_s: float) -> None:
     with pytest.raises(BadInput, match="slot_s is"):
