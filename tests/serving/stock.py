@@ -61,7 +61,7 @@ def gap(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def _own_options(pipeline: Any, request: Request) -> dict[str, Any]:
     name = type(pipeline).__name__
     if name == "FluxPipeline":
-        return {"true_cfg_scale": request.true_guidance}
+        return {"true_cfg_scale": request.true_guidance or 1.0}
     if name == "StableDiffusion3Pipeline":
         return {}
     options: dict[str, Any] = {"eta": request.eta}

@@ -4,7 +4,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from takeup.errors import BadInput, TakeupError
 
@@ -251,7 +251,8 @@ class Request:
     """One image. Fields that are None take the default of the pipeline.
 
     `guidance` depends on the family: classifier-free guidance with two branches in Stable Diffusion, an input of the
-    network in Flux; `true_guidance` is for Flux with a negative prompt. `late_steps` is the bound K: at most K steps
+    network in Flux; `true_guidance` is for Flux with a negative prompt. `options` are further arguments of the pipeline
+    by name, such as `prompt_2` or `clip_skip`. `late_steps` is the bound K: at most K steps
     run without the LoRAs while they are loaded; 0 waits for them. The first `plain_steps` always run without LoRAs.
     `deadline_s` is a time of the engine's clock.
     """
@@ -261,7 +262,7 @@ class Request:
     num_steps: int = 30
     guidance: float = 5.0
     guidance_rescale: float = 0.0
-    true_guidance: float = 1.0
+    true_guidance: float | None = None
     seed: int = 0
     width_px: int | None = None
     height_px: int | None = None
@@ -269,6 +270,7 @@ class Request:
     eta: float = 0.0
     loras: tuple[LoraUse, ...] = ()
     controls: tuple[ControlUse, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
     guess_mode: bool = False
     late_steps: int = 0
     plain_steps: int = 0

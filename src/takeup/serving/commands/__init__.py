@@ -15,7 +15,7 @@ from takeup.output import output_options, say, show
 from takeup.serving.model import Request
 
 if TYPE_CHECKING:
-    from takeup.serving.editing.masked.edit_state import EditReport
+    from takeup.serving.editing.contract import EditReport
 
 
 # `takeup serving simulate DESIGN`: simulate one serving design on a queue, in virtual time ----------------------------

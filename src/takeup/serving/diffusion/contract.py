@@ -46,7 +46,7 @@ class DenoisingRun:
     _shared_values: Hashable = field(init=False)
 
     def __post_init__(self) -> None:
-        self._shared_values = tuple((name, _digest(tensor)) for name, tensor in sorted(self.shared.items()))
+        self._shared_values = tuple((name, digest(tensor)) for name, tensor in sorted(self.shared.items()))
 
     @property
     def num_rows(self) -> int:
@@ -76,7 +76,7 @@ class DenoisingRun:
         return latents
 
 
-def _digest(tensor: torch.Tensor) -> Hashable:
+def digest(tensor: torch.Tensor) -> Hashable:
     """Equal for tensors of equal shape, type and values."""
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
     return tensor.shape, tensor.dtype, hashlib.sha256(data.numpy().tobytes()).digest()
@@ -218,6 +218,12 @@ class Family(Protocol):
     pipeline: Any
     encoding: AbstractContextManager[Any]
     """Held while text encoders are used, for LoRAs may change them for a moment."""
+    options: tuple[str, ...]
+    """The names in `options` of a request that are supported."""
+
+    @property
+    def add_ons(self) -> Sequence[AddOn]:
+        """What the family itself needs in the step loop."""
 
     @property
     def network(self) -> Any:

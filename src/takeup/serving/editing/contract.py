@@ -1,9 +1,22 @@
-"""The parameters of an edit, in addition to its request. Read this first; then `masked`."""
+"""The interface of editing: an edit in addition to its request, its report, and the editor. Read this first.
 
+An editor prepares a run for the step engine, and may modify the decoded image, both outside the step loop. To act
+inside the loop, it provides add-ons. `masked` has the editor that reuses cached activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from takeup.errors import BadInput
+
+if TYPE_CHECKING:  # processes that only forward edits must not import the networks
+    import torch
+
+    from takeup.serving.diffusion.contract import AddOn, DenoisingRun
+    from takeup.serving.model import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +47,44 @@ class EditRequest:
             )
         if self.max_error is not None and not self.max_error >= 0:
             raise BadInput(f"the bound of the error is {self.max_error:g}; give a share from zero up, or none")
+
+
+@dataclass(frozen=True, slots=True)
+class EditReport:
+    """Statistics of an edit.
+
+    `stale_error`: relative error of the template's keys and values for sampled tokens outside the mask, in the worst
+    check; None if nothing was checked. It includes `packing_error`. `plain_steps` were computed without the LoRAs of
+    the request.
+    """
+
+    from_template: bool
+    mask_share: float
+    computed_share: float
+    stale_error: float | None
+    packing_error: float
+    num_whole_steps: int
+    plain_steps: int = 0
+
+
+class Editor(Protocol):
+    """Turns an edit into a run."""
+
+    @property
+    def add_ons(self) -> Sequence[AddOn]:
+        """Its add-ons in the step loop."""
+
+    def prepare(self, request: Request, edit: EditRequest) -> DenoisingRun:
+        """As `prepare` of the family, from an image."""
+
+    def finish(self, edit: EditRequest, image: torch.Tensor) -> torch.Tensor:
+        """The decoded image (values from 0 to 1, channels first, one row) as it is answered."""
+
+    def report(self, run: DenoisingRun) -> EditReport:
+        """What was done."""
+
+    def forget(self, template: str) -> None:
+        """Delete all that is cached of this image."""
+
+    def close(self) -> None:
+        """Free all resources."""

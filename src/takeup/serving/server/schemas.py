@@ -1,4 +1,4 @@
-"""What clients may send and what they get, field by field. Names are those of OpenAI's images API, then our own."""
+"""Requests and responses, field by field. Names are those of OpenAI's images API, then our own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ UNDECLARED_WITHOUT_EFFECT = frozenset(
 
 
 class LoraSelection(BaseModel):
-    """A LoRA of this request, and how strongly it is felt."""
+    """A LoRA of this request, and its scale."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     name: Name
@@ -82,7 +82,7 @@ class ControlNetSelection(BaseModel):
 
 
 class ImageRequestBody(BaseModel, ABC):
-    """What generations and edits have in common."""
+    """Fields that generations and edits have in common."""
 
     model_config = ConfigDict(extra="forbid")
     prompt: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PROMPT_CHARS)]
@@ -100,7 +100,7 @@ class ImageRequestBody(BaseModel, ABC):
     background: Literal["auto", "opaque", "transparent"] | None = Field(None, description="Without effect.")
     negative_prompt: Text | None = None
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
-        None, description="The first image has this seed, the next ones those after it; drawn if left out."
+        None, description="Seed of the first image; the next images have the following seeds. Random if absent."
     )
     steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = Field(None, description="Default: that of the model.")
     guidance: Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)] | None = Field(
@@ -109,13 +109,17 @@ class ImageRequestBody(BaseModel, ABC):
     true_guidance: Annotated[float, Field(ge=1, le=50, allow_inf_nan=False)] | None = Field(
         None, description="Flux: classifier-free guidance with the negative prompt, which has no effect at 1."
     )
+    prompt_2: Text | None = Field(None, description="For the second text encoder; default: the prompt.")
+    clip_skip: Annotated[int, Field(ge=1, le=12)] | None = Field(
+        None, description="Layers of the text encoder that are left out."
+    )
     guidance_rescale: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     scheduler: Annotated[str, StringConstraints(max_length=40)] | None = Field(
         None, description="Such as euler, ddim, dpm++, unipc; default: that of the model."
     )
     exact: bool | None = Field(None, description="False: begin before the LoRAs are loaded, within a usual bound.")
     late_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
-        None, description="So many steps may be made before the LoRAs are there."
+        None, description="Maximum number of steps that run before the LoRAs are loaded."
     )
     deadline_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
 
@@ -140,6 +144,12 @@ class ImageRequestBody(BaseModel, ABC):
         without = DECLARED_WITHOUT_EFFECT | UNDECLARED_WITHOUT_EFFECT
         made._ignored = tuple(sorted(name for name, value in data.items() if name in without and value is not None))
         return made
+
+    @property
+    def options(self) -> tuple[tuple[str, Any], ...]:
+        """Further arguments of the pipeline."""
+        given = {"prompt_2": self.prompt_2, "clip_skip": self.clip_skip}
+        return tuple((name, value) for name, value in given.items() if value is not None)
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -200,15 +210,15 @@ class EditForm(ImageRequestBody):
 
     image: UploadFile | None = None
     template: Template | None = Field(None, description="An image of an earlier edit, in place of `image`.")
-    mask: UploadFile | None = Field(None, description="What changes is transparent; in an opaque mask, what is bright.")
+    mask: UploadFile | None = Field(None, description="Transparent pixels are changed; in an opaque mask, bright ones.")
     strength: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = Field(
-        None, description="Share of the steps that are made: 1 with a mask, else 0.8."
+        None, description="Share of the steps that are run: 1 with a mask, else 0.8."
     )
     max_error: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
-        None, description="Steps are made whole where what is kept of the image is more stale than this."
+        None, description="Steps compute the whole image where its template is staler than this."
     )
     shared_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
-        None, description="So many first steps go without the LoRAs and are shared by edits with others; bounded."
+        None, description="Number of first steps without the LoRAs, shared by edits with other LoRAs; limited."
     )
     loras: Annotated[str, StringConstraints(max_length=10_000)] = Field("[]", description="A list as JSON text.")
     controls: Annotated[str, StringConstraints(max_length=MAX_CONTROLS * MAX_IMAGE_CHARS)] = Field(
@@ -251,7 +261,7 @@ class VariationForm(BaseModel):
     user: Annotated[str, StringConstraints(max_length=200)] | None = Field(None, description="Without effect.")
 
     def as_edit(self) -> EditForm:
-        """The edit that makes them."""
+        """The equivalent edit."""
         fields = {name: getattr(self, name) for name in ("image", "model", "n", "response_format", "user")}
         return EditForm(prompt=" ", **{name: value for name, value in fields.items() if value is not None})
 
@@ -260,7 +270,7 @@ class VariationForm(BaseModel):
 
 
 class EditFacts(BaseModel):
-    """What an edit did: which template it used or made, how much of the image it computed, and how stale the rest was.
+    """Facts on an edit: the template it used or made, the share of the image it computed, and how stale the rest was.
 
     `stale_error` is the largest relative error of tokens outside the mask that were computed to be compared;
     `plain_steps` were made without LoRAs.
@@ -277,7 +287,7 @@ class EditFacts(BaseModel):
 
 
 class ImageObject(BaseModel):
-    """One image, as text or as a data URL, the seed that gives it again, and what an edit did."""
+    """One image as base64 or as a data URL, its seed, and facts on an edit."""
 
     b64_json: str | None = None
     url: str | None = None
@@ -286,7 +296,7 @@ class ImageObject(BaseModel):
 
 
 class RequestTiming(BaseModel):
-    """Seconds until the last image had its turn, and until all were there."""
+    """Seconds until the last image started, and until all were finished."""
 
     queued_s: float
     total_s: float
@@ -316,7 +326,7 @@ class ModelObject(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All of them."""
+    """All served models."""
 
     object: Literal["list"] = "list"
     data: list[ModelObject]
@@ -333,7 +343,7 @@ class AdapterObject(BaseModel):
 
 
 class AdapterList(BaseModel):
-    """Those a tenant may use."""
+    """The LoRAs that a tenant may use."""
 
     object: Literal["list"] = "list"
     data: list[AdapterObject]
@@ -349,14 +359,14 @@ class TemplateObject(BaseModel):
 
 
 class TemplateList(BaseModel):
-    """Those of a tenant, the last used first."""
+    """The templates of a tenant, most recently used first."""
 
     object: Literal["list"] = "list"
     data: list[TemplateObject]
 
 
 class DeletionResult(BaseModel):
-    """An adapter or template that is not there any more."""
+    """A deleted adapter or template."""
 
     id: str
     object: Literal["adapter", "template"] = "adapter"

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from takeup.serving.editing.masked.edit_state import EditReport
+from takeup.serving.editing.contract import EditReport
 from takeup.serving.model import ControlUse, Expired, LoraUse, Request
 from takeup.serving.scheduling.adapters import usual_bound
 from takeup.serving.server.adapter_registry import AdapterRegistry, RegisteredAdapter
@@ -29,7 +29,7 @@ from takeup.serving.server.settings import ServerSettings
 
 @dataclass(frozen=True, slots=True)
 class FinishedImage:
-    """A picture, how long it waited for its turn, and what an edit did."""
+    """An image, its time in the queue, and the report of an edit."""
 
     picture: bytes
     seed: int
@@ -39,7 +39,7 @@ class FinishedImage:
 
 
 class AcceptedRequest:
-    """Run it once, and close it whatever happens."""
+    """An accepted request: call `run` once, and `close` in any case."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class AcceptedRequest:
 
     @property
     def age_s(self) -> float:
-        """Since it was accepted."""
+        """Seconds since it was accepted."""
         return self._loop.time() - self._began_s
 
     async def run(self) -> list[FinishedImage]:
-        """All pictures, in order. The first failure ends the others too."""
+        """All images, in order. The first failure cancels the others."""
         self._tasks = [asyncio.create_task(self._make(number, job)) for number, job in enumerate(self._jobs)]
         try:
             made = await asyncio.gather(*self._tasks)
@@ -94,13 +94,13 @@ class AcceptedRequest:
         return made
 
     def stop(self) -> None:
-        """End it with an error, because the server stops."""
+        """End it with an error because the server stops."""
         self._is_stopped = True
         for task in self._tasks:
             task.cancel()
 
     def close(self) -> None:
-        """Give back places and adapters."""
+        """Release its reservation and adapters."""
         self._service.works.discard(self)
         self.progress.end()
         self._held.close()
@@ -120,7 +120,7 @@ class AcceptedRequest:
         return FinishedImage(picture, job.request.seed, queued_s, template, report)
 
     def _with_time_left(self, job: ImageJob, until_s: float | None) -> ImageJob:
-        """The same job with the time that is left, and what those behind it want."""
+        """The job with its remaining time, and the LoRAs of the jobs that wait behind it."""
         left_s = None if until_s is None else until_s - self._loop.time()
         if left_s is not None and left_s <= 0:
             raise Expired("the deadline passed while the request waited; allow more time")
@@ -143,7 +143,7 @@ class AcceptedRequest:
             self.progress.publish("image_generation.progress", image=number, step=step, steps=num_steps)
 
     def _client_error(self, problem: BaseException) -> ApiError:
-        """The loader speaks of files; clients know adapters."""
+        """Convert an error of the loader, which names files, to one that names adapters."""
         answer = api_error(problem)
         for adapter in self._adapters:
             answer.detail.message = answer.detail.message.replace(str(adapter.path), adapter.name)
@@ -165,7 +165,7 @@ class Caller:
 
 
 class Service:
-    """Make it inside a running event loop."""
+    """What all requests share; create it inside a running event loop."""
 
     def __init__(self, settings: ServerSettings, backend: Backend, tenants: Collection[str] = ()) -> None:
         limits = settings.limits
@@ -209,12 +209,12 @@ class Service:
             return work
 
     async def run_in_thread(self, act: object, *arguments: object) -> object:
-        """Do something slow with files, off the event loop."""
+        """Run blocking file work in a thread, off the event loop."""
         assert callable(act)
         return await asyncio.get_running_loop().run_in_executor(self.threads, act, *arguments)
 
     def close(self) -> None:
-        """Start nothing more, and end what runs."""
+        """Accept nothing more, and end running jobs."""
         self.is_stopping = True
         self.threads.shutdown(cancel_futures=True)
         self.backend.close()
@@ -233,7 +233,7 @@ class Service:
 
     @property
     def max_pixels(self) -> int:
-        """Of images that are generated or edited: cost grows with the square, and models fail far above their size."""
+        """Most pixels of an image: cost grows with their square, and models fail far above their usual size."""
         most, usual = self.settings.limits.max_output_pixels, self.backend.card.usual_pixels
         return min(most, MAX_ENLARGEMENT * usual) if usual else most
 
@@ -278,7 +278,8 @@ class Service:
             num_steps=num_steps,
             guidance=self.backend.card.guidance if asked.guidance is None else asked.guidance,
             guidance_rescale=asked.guidance_rescale,
-            true_guidance=asked.true_guidance or 1.0,
+            true_guidance=asked.true_guidance,
+            options=asked.options,
             scheduler=asked.scheduler,
             seed=seed,
             width_px=width_px,
@@ -299,7 +300,7 @@ class Service:
 
 
 def stopping() -> ApiError:
-    """The answer of a server that received the signal to stop."""
+    """The error of a server that is stopping."""
     message = "the server is stopping; send the request again, to another server or later"
     return ApiError(503, message, kind="server_error", code="not_ready", headers={"Retry-After": "5"})
 

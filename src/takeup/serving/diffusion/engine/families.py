@@ -13,9 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from takeup.errors import BadInput
-from takeup.serving.diffusion.contract import BatchRows, DenoisingRun, Family
-from takeup.serving.diffusion.engine.sampling import guided, new_scheduler, set_steps, size_of, step_options
+from takeup.serving.diffusion.contract import AddOn, BatchRows, DenoisingRun, Family
+from takeup.serving.diffusion.engine.sampling import (
+    guided,
+    new_scheduler,
+    options_of,
+    set_steps,
+    size_of,
+    step_options,
+)
+from takeup.serving.diffusion.engine.stock_pipelines import StockPipeline
 from takeup.serving.diffusion.execution.convolutions import DeviceAndDtype, device_and_dtype
 from takeup.serving.diffusion.execution.cuda_graph import CAPTURE_LOCK
 from takeup.serving.model import Request
@@ -29,6 +36,8 @@ class FlowTransformer:
     """A pipeline whose denoiser is a transformer. `most_shift`: default of `max_shift`, for the largest image."""
 
     most_shift: float
+    options: tuple[str, ...] = ("prompt_2",)
+    add_ons: tuple[AddOn, ...] = ()
 
     def __init__(self, pipeline: Any) -> None:
         self.pipeline = pipeline
@@ -77,6 +86,7 @@ class StableDiffusion3(FlowTransformer):
     """Stable Diffusion 3 and 3.5."""
 
     most_shift = 1.16
+    options = ("prompt_2", "prompt_3", "negative_prompt_2", "negative_prompt_3", "clip_skip")
 
     @torch.no_grad()
     def prepare(self, request: Request) -> DenoisingRun:
@@ -99,11 +109,10 @@ class StableDiffusion3(FlowTransformer):
         with_branches = request.guidance > 1
         positive, negative, pooled, negative_pooled = self.pipeline.encode_prompt(
             prompt=request.prompt,
-            prompt_2=None,
-            prompt_3=None,
             negative_prompt=request.negative_prompt,
             do_classifier_free_guidance=with_branches,
             device=self.where[0],
+            **{"prompt_2": None, "prompt_3": None, **options_of(request, self.options)},
         )
         if not with_branches:
             return {"encoder_hidden_states": positive, "pooled_projections": pooled}
@@ -154,10 +163,10 @@ class Flux(FlowTransformer):
 
     @torch.no_grad()
     def encode(self, request: Request) -> dict[str, torch.Tensor]:
-        branches = [request.prompt]
-        if request.true_guidance > 1 and request.negative_prompt is not None:
-            branches.insert(0, request.negative_prompt)
-        encoded = [self.pipeline.encode_prompt(prompt=text, prompt_2=None) for text in branches]
+        branches = [(request.prompt, options_of(request, self.options).get("prompt_2"))]
+        if (request.true_guidance or 1.0) > 1 and request.negative_prompt is not None:
+            branches.insert(0, (request.negative_prompt, None))
+        encoded = [self.pipeline.encode_prompt(prompt=text, prompt_2=second) for text, second in branches]
         inputs = {
             "encoder_hidden_states": torch.cat([one[0] for one in encoded]),
             "pooled_projections": torch.cat([one[1] for one in encoded]),
@@ -180,7 +189,7 @@ class Flux(FlowTransformer):
         return prediction
 
     def guide(self, run: DenoisingRun, prediction: torch.Tensor) -> torch.Tensor:
-        return guided(prediction, run.request.true_guidance)
+        return guided(prediction, run.request.true_guidance or 1.0)
 
     def _unpacked(self, run: DenoisingRun) -> torch.Tensor:
         height, width = size_of(self.pipeline, run.request)
@@ -201,6 +210,9 @@ class Flux(FlowTransformer):
 
 class StableDiffusion:
     """Stable Diffusion 1.5: one text encoder."""
+
+    options: tuple[str, ...] = ("clip_skip",)
+    add_ons: tuple[AddOn, ...] = ()
 
     def __init__(self, pipeline: Any) -> None:
         self.pipeline = pipeline
@@ -231,7 +243,12 @@ class StableDiffusion:
     @torch.no_grad()
     def encode(self, request: Request) -> dict[str, torch.Tensor]:
         positive, negative = self.pipeline.encode_prompt(
-            request.prompt, self.where[0], 1, self._has_branches(request), request.negative_prompt
+            request.prompt,
+            self.where[0],
+            1,
+            self._has_branches(request),
+            request.negative_prompt,
+            **options_of(request, self.options),
         )
         return {**self._guidance_input(request), "encoder_hidden_states": _branches(negative, positive)}
 
@@ -295,6 +312,8 @@ class StableDiffusionXL(StableDiffusion):
     images are decoded in several threads, so it stays in single precision.
     """
 
+    options = ("prompt_2", "negative_prompt_2", "clip_skip")
+
     def __init__(self, pipeline: Any) -> None:
         super().__init__(pipeline)
         if pipeline.vae.dtype == torch.float16 and pipeline.vae.config.force_upcast:
@@ -308,6 +327,7 @@ class StableDiffusionXL(StableDiffusion):
             num_images_per_prompt=1,
             do_classifier_free_guidance=self._has_branches(request),
             negative_prompt=request.negative_prompt,
+            **options_of(request, self.options),
         )
         embeddings = _branches(negative, positive)
         # Non-blocking only on CUDA, which stages pageable memory; unknown for other devices.
@@ -366,9 +386,6 @@ FAMILIES: dict[str, type] = {
 
 
 def family_of(pipeline: Any) -> Family:
-    """The family of a loaded pipeline."""
-    name = type(pipeline).__name__
-    if name not in FAMILIES:
-        raise BadInput(f"a {name} cannot be served step by step; load the model as one of {', '.join(FAMILIES)}")
-    family: Family = FAMILIES[name](pipeline)
+    """The family of a loaded pipeline; one that has none here is served through its own call."""
+    family: Family = FAMILIES.get(type(pipeline).__name__, StockPipeline)(pipeline)
     return family

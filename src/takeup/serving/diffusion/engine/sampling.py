@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -55,6 +56,14 @@ def step_options(scheduler: Any, request: Request, generator: torch.Generator) -
     return {name: value for name, value in offered.items() if name in known}
 
 
+def options_of(request: Request, known: Sequence[str]) -> dict[str, Any]:
+    """Further arguments of the pipeline that a request gives; one that has no effect here is refused."""
+    for name, _ in request.options:
+        if name not in known:
+            raise UnknownName("argument of this model", name, known)
+    return dict(request.options)
+
+
 # The size of an image: from the request, else the default of the model ------------------------------------------------
 
 
@@ -68,6 +77,9 @@ def size_of(pipeline: Any, request: Request) -> tuple[int, int]:
     return height, width
 
 
+USUAL_SIDE_PX, VAE_FACTOR = 1024, 8
+
+
 def usual_pixels(pipeline: Any) -> int:
     """The number of pixels that the model was trained for."""
     return _usual_size(pipeline) ** 2
@@ -76,7 +88,7 @@ def usual_pixels(pipeline: Any) -> int:
 def _usual_size(pipeline: Any) -> int:
     if hasattr(pipeline, "default_sample_size"):
         return int(pipeline.default_sample_size * pipeline.vae_scale_factor)
-    size = pipeline.unet.config.sample_size
+    size = pipeline.unet.config.sample_size if hasattr(pipeline, "unet") else USUAL_SIDE_PX // VAE_FACTOR
     return int((size if isinstance(size, int) else size[0]) * pipeline.vae_scale_factor)
 
 
@@ -84,12 +96,13 @@ def grain_of(pipeline: Any) -> int:
     """Required divisor of image sizes, as in the pipelines: 8 with a U-Net, whole patches with a transformer."""
     if hasattr(pipeline, "unet"):
         return 8
-    patch = 2 if type(pipeline).__name__ == "FluxPipeline" else pipeline.patch_size
+    patch = 2 if "Flux" in type(pipeline).__name__ else getattr(pipeline, "patch_size", 2)
     return int(pipeline.vae_scale_factor * patch)
 
 
 # Steps and guidance of requests that do not say them ------------------------------------------------------------------
 
+OWN_NAMES = ("num_inference_steps", "guidance_scale")
 FEW_STEP_NAMES = ("turbo", "lightning", "schnell", "hyper", "lcm")
 USUAL = {"StableDiffusion3": (28, 7.0), "StableDiffusionXL": (30, 5.0), "StableDiffusion": (30, 7.5)}
 
@@ -100,8 +113,15 @@ def usual_settings(pipeline: Any, name: str) -> tuple[int, float]:
     if kind.startswith("Flux"):
         return (28, 3.5) if pipeline.transformer.config.guidance_embeds else (4, 0.0)
     if any(word in name.lower().rpartition("/")[2] for word in FEW_STEP_NAMES):
-        return 4, 0.0
-    return next(values for start, values in USUAL.items() if kind.startswith(start))
+        return (9, 0.0) if kind.startswith("ZImage") else (4, 0.0)
+    return next((values for start, values in USUAL.items() if kind.startswith(start)), _own_settings(pipeline))
+
+
+def _own_settings(pipeline: Any) -> tuple[int, float]:
+    """The defaults of the pipeline's own call."""
+    parameters = inspect.signature(type(pipeline).__call__).parameters
+    steps, guidance = (getattr(parameters.get(name), "default", None) for name in OWN_NAMES)
+    return steps if isinstance(steps, int) else 50, float(guidance) if isinstance(guidance, int | float) else 1.0
 
 
 # Guidance by a negative branch, as the pipelines of diffusers compute it ----------------------------------------------

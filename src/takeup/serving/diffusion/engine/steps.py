@@ -108,7 +108,7 @@ class StepEngine:
         family: Family | None = None,
     ) -> None:
         self.family: Family = family or family_of(pipeline)
-        self.add_ons = tuple(add_ons)
+        self.add_ons = (*add_ons, *self.family.add_ons)
         self.compute: Executor = compute or EagerExecutor()
         self.compute.prepare(self.family)
         self.num_calls = 0
@@ -127,6 +127,9 @@ class StepEngine:
     def enter(self, run: DenoisingRun, on_step: OnStep | None = None) -> Ticket:
         """Submit a prepared request to the loop."""
         ticket = Ticket(next(self._numbers), run, on_step)
+        if run.is_done:  # a pipeline without a denoiser
+            ticket.end("done")
+            return ticket
         self._inbox.append(ticket)
         self._arrived.set()
         return ticket

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from takeup.serving.diffusion.contract import DenoisingRun
+from takeup.serving.editing.contract import EditReport
 from takeup.serving.editing.masked.tokens import MAP, NORM, Grid, Mode, Page, grids_of, token_mask
 from takeup.serving.editing.templates.template import PageReader, Template, TemplateKey, TemplateRecorder
 
@@ -79,24 +80,6 @@ def stale_error(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 
 SLOT = "edit"
-
-
-@dataclass(frozen=True, slots=True)
-class EditReport:
-    """Statistics of an edit.
-
-    `stale_error`: relative error of the template's keys and values for sampled tokens outside the mask, in the worst
-    check; None if nothing was checked. It includes `packing_error`. `plain_steps` were computed without the LoRAs of
-    the request.
-    """
-
-    from_template: bool
-    mask_share: float
-    computed_share: float
-    stale_error: float | None
-    packing_error: float
-    num_whole_steps: int
-    plain_steps: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -17,9 +17,9 @@ from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.sampling import grain_of
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.execution.convolutions import device_and_dtype
-from takeup.serving.editing.contract import EditRequest
+from takeup.serving.editing.contract import EditReport, EditRequest
 from takeup.serving.editing.masked.addon import MaskedCallOptions, MaskedEdits
-from takeup.serving.editing.masked.edit_state import SLOT, EditReport, EditState
+from takeup.serving.editing.masked.edit_state import SLOT, EditState
 from takeup.serving.editing.masked.initial_latents import (
     BlendingScheduler,
     composite,

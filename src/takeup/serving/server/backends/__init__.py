@@ -12,8 +12,7 @@ from takeup.serving.model import Request
 if TYPE_CHECKING:  # processes that only forward jobs must not import the networks
     from takeup.serving.diffusion.addons.lora.targets import LoraTargets
     from takeup.serving.diffusion.engine.steps import OnStep
-    from takeup.serving.editing.contract import EditRequest
-    from takeup.serving.editing.masked.edit_state import EditReport
+    from takeup.serving.editing.contract import EditReport, EditRequest
 
 
 ImageFormat = Literal["png", "jpeg", "webp"]

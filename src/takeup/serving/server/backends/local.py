@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
+from PIL import Image
 
 from takeup.core.lazy import load
 from takeup.errors import BadInput, UnknownName
@@ -27,13 +28,14 @@ from takeup.serving.diffusion.contract import AddOn, DenoisingRun, Family
 from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.sampling import usual_pixels, usual_settings
 from takeup.serving.diffusion.engine.steps import OnStep, StepEngine
+from takeup.serving.diffusion.engine.stock_pipelines import StockPipeline
 from takeup.serving.diffusion.engine.tiny import TINY, build
 from takeup.serving.diffusion.execution.executors import DEFAULT_OPTIONS, CudaGraphExecutor, EagerExecutor, Executor
 from takeup.serving.diffusion.execution.weight_stacks import WeightStacks
 from takeup.serving.diffusion.policies import MaskGrouping, one_by_one
-from takeup.serving.editing.contract import EditRequest
-from takeup.serving.editing.masked.edit_state import EditReport
+from takeup.serving.editing.contract import Editor, EditReport, EditRequest
 from takeup.serving.editing.masked.graph_networks import can_bind
+from takeup.serving.editing.masked.initial_latents import composite, mask_pixels, pixels_of
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Cancelled, Request
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, AdapterLERC
@@ -67,14 +69,10 @@ def workers_for(compute: Executor, nets: Mapping[str, Any]) -> dict[str, Control
     return {name: ThreadWorker(net) for name, net in nets.items()}
 
 
-# Image editing: the `Editor` interface, which other implementations can replace, and the default editor ---------------
-#
-# An editor prepares a run for the step engine, and may modify the decoded image; both outside the step loop. To act
-# inside the loop, it provides add-ons.
-
+# Image editing: the default editor, its storage, and the editor of pipelines that are served through their own call ---
 
 EDITOR = "takeup.serving.editing.masked.editor:MaskedEditor"
-"""What servers edit with."""
+"""The editor of servers."""
 FORMATS = "takeup.serving.editing.masked.template_reader:fastest_forms"
 
 GIBI = 2**30
@@ -82,7 +80,7 @@ GIBI = 2**30
 
 @dataclass(frozen=True, slots=True)
 class TemplateStorage:
-    """Where templates are kept, how much of them, for each tenant on disk; how wrong packing may make them.
+    """Where templates are stored, the capacity of each tier and tenant, and the largest error of packing.
 
     `device_bytes` are those of an accelerator, where there is one: edits need not wait for templates that lie there.
     With rows, templates are half again as large, and those in memory of the host come faster.
@@ -101,27 +99,44 @@ NO_TEMPLATES = TemplateStorage(memory_bytes=0)
 """Edits then compute everything, and do not depend on those before them."""
 
 
-class Editor(Protocol):
-    """Turns an edit into a run."""
+class StockEditor:
+    """Edits through the pipeline's own call, with the inputs it takes; outside a mask the image stays as it was."""
 
-    @property
-    def add_ons(self) -> Sequence[AddOn]:
-        """What it does in the step loop."""
+    add_ons: tuple[AddOn, ...] = ()
+
+    def __init__(self, family: StockPipeline) -> None:
+        self._family = family
 
     def prepare(self, request: Request, edit: EditRequest) -> DenoisingRun:
-        """As `prepare` of the family, from an image."""
+        """Start the pipeline's call with the image and the mask."""
+        name, known = type(self._family.pipeline).__name__, self._family.parameters
+        if "image" not in known:
+            raise BadInput(f"a {name} makes images from texts only; serve a model that takes an image")
+        if edit.mask is not None and "mask_image" not in known:
+            raise BadInput(f"a {name} takes no mask; leave it out")
+        image = Image.fromarray(pixels_of(edit.image))
+        inputs: dict[str, Any] = {"image": image, "strength": edit.strength}
+        if "mask_image" in known:
+            inputs["mask_image"] = Image.new("L", image.size, 255) if edit.mask is None else edit.mask
+            request = replace(request, height_px=image.height, width_px=image.width)
+        return self._family.prepare(request, **{each: inputs[each] for each in inputs if each in known})
 
     def finish(self, edit: EditRequest, image: torch.Tensor) -> torch.Tensor:
-        """The decoded image (values from 0 to 1, channels first, one row) as it is answered."""
+        """The decoded image inside the mask, the bytes of the original outside."""
+        if edit.mask is None:
+            return image
+        original = pixels_of(edit.image)
+        return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
 
     def report(self, run: DenoisingRun) -> EditReport:
-        """What was done."""
+        """Everything is computed."""
+        return EditReport(False, 1.0, 1.0, None, 0.0, len(run.timesteps))
 
     def forget(self, template: str) -> None:
-        """Keep nothing of this image any more."""
+        """Nothing is kept of images."""
 
     def close(self) -> None:
-        """Give back all that is held."""
+        """Nothing is held."""
 
 
 def make_editor(family: Family, room: TemplateStorage, *, binds: bool = False) -> Editor:
@@ -138,7 +153,7 @@ def make_editor(family: Family, room: TemplateStorage, *, binds: bool = False) -
 
 
 def _bytes_of(path: str) -> str:
-    """Which bytes a LoRA has; servers name LoRAs by their paths."""
+    """Digest of the content of a LoRA; servers name LoRAs by their paths."""
     facts = Path(path).stat()
     return _digest(path, facts.st_mtime_ns, facts.st_size)
 
@@ -224,7 +239,7 @@ class StepLoopMeter:
         return sum(self._clocks.values())
 
 
-# Pictures made in this process: the step loop in one thread, what comes before and after it in others -----------------
+# Images generated in this process: the step loop in one thread, the work before and after it in others ----------------
 #
 # How it works. A job is prepared (prompt encoded, image encoded) by one pool of threads, joins the step loop, and when
 # its last step is done it is decoded and written by another pool: the loop never waits for either. A failure anywhere
@@ -313,7 +328,7 @@ class LocalBackend:
         return self.engine.family.prepare(request)
 
     def _on_iteration(self) -> bool:
-        """In the step loop, between two turns: whether it is over."""
+        """In the step loop, between two iterations: whether to stop."""
         num_rows, self._num_rows = self._num_rows, 0
         self._meter.record(num_rows)
         return self._stopped.is_set()
@@ -327,7 +342,7 @@ class LocalBackend:
         return heard
 
     def _ended(self, order: JobHandle, finished: Future[DenoisingRun]) -> None:
-        """In the step loop: hand on at once."""
+        """In the step loop: pass the run on to `after` without waiting."""
         problem = finished.exception()
         if problem is not None:
             order.fail(problem)
@@ -351,7 +366,7 @@ class LocalBackend:
 
 
 def _close_all(engine: StepEngine) -> None:
-    """Close the add-ons that hold something."""
+    """Close the add-ons that can be closed."""
     held: Sequence[object] = engine.add_ons
     for add_on in held:
         if isinstance(add_on, Loras | Controls):
@@ -359,7 +374,7 @@ def _close_all(engine: StepEngine) -> None:
 
 
 def _guarded(order: JobHandle, act: object, *arguments: object) -> None:
-    """Let the order feel what goes wrong with it."""
+    """Call `act`; an error completes the job."""
     assert callable(act)
     try:
         act(*arguments)
@@ -399,6 +414,9 @@ class ServingPlan:
         if not self.checks_safety:
             pipeline.safety_checker = pipeline.watermark = None
         family, targets = family_of(pipeline), LoraTargets.of(pipeline)
+        usual = usual_pixels(pipeline), *usual_settings(pipeline, self.model)
+        if isinstance(family, StockPipeline):
+            return self._stock_backend(family, usual)
         nets = self._controlnets(pipeline)
         store = self._store(targets)
         compute = EagerExecutor() if self.deterministic else compute_for(pipeline.device)
@@ -409,8 +427,17 @@ class ServingPlan:
         add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
         engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
-        usual = usual_pixels(pipeline), *usual_settings(pipeline, self.model)
         return LocalBackend(engine, editor, ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual), store)
+
+    def _stock_backend(self, family: StockPipeline, usual: tuple[int, int, float]) -> LocalBackend:
+        """For pipelines that are served through their own call, without add-ons."""
+        name = type(family.pipeline).__name__
+        if self.controlnets:
+            raise BadInput(f"ControlNets of requests are not supported for a {name}; leave out --controlnet")
+        group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
+        engine = StepEngine(family.pipeline, group=group, family=family)
+        targets = LoraTargets(name, {}, {})
+        return LocalBackend(engine, StockEditor(family), ModelCard(name, targets, (), *usual), self._store(targets))
 
     def _controls(self, family: Family, nets: Mapping[str, Any], compute: Executor) -> Controls:
         return Controls(family, nets, workers_for(compute, nets), max_change=self.control_change)
@@ -446,7 +473,7 @@ class AdapterPaths(Mapping[str, Path]):
 
 
 def open_model(name: str, device: str = "auto") -> Any:
-    """The pipeline of this name: one of ours, a folder that diffusers wrote, or one of the hub."""
+    """The pipeline of this name: a built-in one, a folder in diffusers format, or one of the hub."""
     on = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if name.startswith(BUILTIN_PREFIX):
         pipeline = build(name)  # an unknown one of ours is answered with the nearest

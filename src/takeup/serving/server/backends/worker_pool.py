@@ -30,7 +30,7 @@ from takeup.serving.server.errors import WorkerLost
 
 if TYPE_CHECKING:
     from takeup.serving.diffusion.engine.steps import OnStep
-    from takeup.serving.editing.masked.edit_state import EditReport
+    from takeup.serving.editing.contract import EditReport
 
 # A worker process: runs one backend, controlled over a pipe -----------------------------------------------------------
 #
