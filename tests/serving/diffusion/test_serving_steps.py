@@ -235,6 +235,6 @@ def test_schedulers_of_noise_are_refused_for_flows() -> None:
         StepEngine(tiny("takeup/tiny-flux")).submit(request(scheduler="ddim"))
 
 
-def test_pipelines_of_other_kinds_are_refused() -> None:
-    with pytest.raises(BadInput, match="a str cannot be served"):
+def test_what_is_no_pipeline_is_refused() -> None:
+    with pytest.raises(BadInput, match="a str is no pipeline of diffusers"):
         family_of("no pipeline")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from takeup.errors import BadInput
 from takeup.serving.diffusion.contract import AddOn, BatchRows, DenoisingRun, Family
 from takeup.serving.diffusion.engine.sampling import (
     guided,
@@ -387,5 +388,7 @@ FAMILIES: dict[str, type] = {
 
 def family_of(pipeline: Any) -> Family:
     """The family of a loaded pipeline; one that has none here is served through its own call."""
+    if not callable(pipeline) or not hasattr(pipeline, "components"):
+        raise BadInput(f"a {type(pipeline).__name__} is no pipeline of diffusers; load one with from_pretrained")
     family: Family = FAMILIES.get(type(pipeline).__name__, StockPipeline)(pipeline)
     return family
