@@ -15,8 +15,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TypeAlias, get_args, get_origin, get_type_hints
 
+from takeup.core.extras import need
 from takeup.core.files import write_atomically
-from takeup.errors import BadInput
+from takeup.errors import BadInput, MissingEngine
 
 SCHEMA_VERSION = 1
 Cell: TypeAlias = str | int | float | bool | None
@@ -178,6 +179,37 @@ class Report:
         report = _decode(cls, _checked_schema(text), "report")
         assert isinstance(report, Report)
         return report
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the checks, the first chart and the tables."""
+        from takeup.core.render.html import notebook_html
+
+        return notebook_html(self)
+
+    def to_arrow(self, number: int = 0) -> Any:
+        """A table of the report as a table of pyarrow; names of columns carry their unit, as in `time (s)`."""
+        need("a table of Arrow", "traces")
+        import pyarrow as pa
+
+        return pa.table(self._columns_of(number))
+
+    def to_pandas(self, number: int = 0) -> Any:
+        """A table of the report as a DataFrame of pandas; names of columns carry their unit, as in `time (s)`."""
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise MissingEngine("a DataFrame needs the package 'pandas'; run pip install pandas") from error
+        return pd.DataFrame(self._columns_of(number))
+
+    def _columns_of(self, number: int) -> dict[str, list[Cell]]:
+        """The cells of a table by column; a name that is there twice gets a number."""
+        if not 0 <= number < len(self.tables):
+            raise BadInput(f"{self.title!r} has no table {number}; it has {len(self.tables)}, counted from 0")
+        columns: dict[str, list[Cell]] = {}
+        for place, column in enumerate(self.tables[number].columns):
+            name = f"{column.name} ({column.unit})" if column.unit else column.name
+            columns[f"{name} {place}" if name in columns else name] = [row[place] for row in self.tables[number].rows]
+        return columns
 
     def save(self, path: Path) -> None:
         """Write the report to `path` atomically."""

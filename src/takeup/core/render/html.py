@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from html import escape
 
-from takeup.core.render.charts import VEGA_LITE_VERSION, converter, missing_charts, vega_lite
+from takeup.core.render.charts import VEGA_LITE_VERSION, converter, missing_charts, to_svg, vega_lite
 from takeup.core.render.formatting import (
     CHECK_HEADINGS,
     cell_text,
@@ -134,6 +134,16 @@ def to_html(report: Report, links: Sequence[PageLink] = ()) -> str:
     Without the extra `charts` it has the numbers of the charts only.
     """
     return page(report.title, _body(report, links))
+
+
+def notebook_html(report: Report) -> str:
+    """The report as part of a page: checks, the first chart as an image, and all tables."""
+    parts = [element("h3", report.title), *(_checks(report) if report.checks else ())]
+    if report.series and not missing_charts():
+        parts.append(f"<figure>{to_svg(report.series[0])}</figure>")
+    for shown in report.tables:
+        parts += _section(shown)
+    return "\n".join([*parts, *(element("p", note) for note in report.notes)])
 
 
 def _body(report: Report, links: Sequence[PageLink]) -> Iterator[str]:
