@@ -1,4 +1,4 @@
-"""The architecture as a test: decisions are pure, imports point down, and domains do not know each other."""
+"""The architecture as a test: decisions are pure, imports point down, and domains do not import each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from takeup.cli import COMMANDS
 
 SOURCE = Path(__file__).parent.parent / "src" / "takeup"
-# Rooms with nouns, contracts and decisions: state in, decisions out. All other rooms of a domain act.
+# Rooms (packages or modules of a domain) with data, contracts and decisions: state in, decisions out. The others act.
 PURE = {
     "caching": {"contract", "groups", "model", "policies"},
     "cluster": {"contract", "forecast", "model", "policies", "quota", "scheduling"},
@@ -172,6 +172,39 @@ def test_rooms_do_not_import_each_other_in_a_circle(domain: str) -> None:
 
     for room in edges:
         assert room not in reachable(room, edges), f"{room} is imported by a room that it imports"
+
+
+def test_every_protocol_of_a_contract_is_a_type_of_other_modules() -> None:
+    trees = {name: ast.parse(path.read_text("utf-8")) for name, path in modules().items()}
+    used = {name for tree in trees.values() for name in names_from_contracts(tree)}
+    protocols = {
+        f"takeup.{name}.{node.name}"
+        for name, tree in trees.items()
+        if name.split(".")[-1] == "contract"
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases)
+    }
+
+    inside = {
+        f"takeup.{name}.{node.id}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name)
+    }
+    assert len(protocols) > 10
+    assert protocols - used - inside == set()
+
+
+def names_from_contracts(tree: ast.Module) -> Iterator[str]:
+    """Names of contracts in a module: `from a.contract import X`, or `contract.X` after `from a import contract`."""
+    packages = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).endswith(".contract"):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and "contract" in {alias.name for alias in node.names}:
+            packages.append(node.module)
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} if packages else set()
+    yield from (f"{package}.contract.{name}" for package in packages for name in attributes)
 
 
 def reachable(room: str, edges: dict[str, set[str]]) -> set[str]:

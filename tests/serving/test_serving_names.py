@@ -22,7 +22,6 @@ def test_importing_the_package_is_cheap() -> None:
     "name",
     [
         "Access",
-        "Affinity",
         "Arrival",
         "CachePolicy",
         "Request",

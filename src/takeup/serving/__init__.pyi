@@ -18,10 +18,8 @@ from takeup.serving.scheduling.adapters import ADAPTER_POLICIES as ADAPTER_POLIC
 from takeup.serving.scheduling.adapters import bound_for as bound_for
 from takeup.serving.scheduling.adapters import measured_bound as measured_bound
 from takeup.serving.scheduling.queue import Admission as Admission
-from takeup.serving.scheduling.routing import Affinity as Affinity
 from takeup.serving.scheduling.routing import NearbyAffinity as NearbyAffinity
 from takeup.serving.simulate.adapter_cache import replay_adapters as replay_adapters
-from takeup.serving.simulate.adapter_cache import replay_routed as replay_routed
 from takeup.serving.simulate.instance import InstancePolicies as InstancePolicies
 from takeup.serving.simulate.instance import Tiers as Tiers
 from takeup.serving.simulate.instance import simulate_queue as simulate_queue

@@ -3,11 +3,22 @@
 `FixedLengthSolver` needs a length, so it is made where it is used.
 """
 
+from typing import Protocol
+
 from takeup.errors import UnknownName
+from takeup.streaming.contract import Solver
+from takeup.streaming.model import Chain
 from takeup.streaming.solvers.diffusion import DiffusionSolver
 from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
+from takeup.streaming.solvers.solution import Solution
 
-ChainSolver = RiccatiSolver | DoublingSolver | DiffusionSolver
+
+class ChainSolver(Solver, Protocol):
+    """A solver that also gives the solution of a chain for all thresholds."""
+
+    def solution(self, chain: Chain) -> Solution:
+        """The solution, from which answers for any player follow."""
+
 
 SOLVERS: dict[str, ChainSolver] = {
     "riccati": RiccatiSolver(),
