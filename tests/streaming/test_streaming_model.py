@@ -6,12 +6,13 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import ps_cell
-from takeup.streaming.model import Cell, Chain, Estimate, Player, QoeMetrics, Views
+from takeup.streaming.model import Capacity, Cell, Chain, Estimate, Player, QoeMetrics, Views
 
 
 def test_a_cell_knows_its_speed_and_load() -> None:
@@ -91,3 +92,95 @@ def test_answers_are_compared_in_standard_errors_where_there_are_any() -> None:
 
     assert exact.z_scores(exact) == {}
     assert measured.z_scores(exact) == pytest.approx({"startup_s": 2.0, "stall_s": -3.0})
+
+
+# Exactly at the limits ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("capacity_bps", 0.0),
+        ("arrivals_per_s", 0.0),
+        ("views", (Views(1.0, 60.0), Views(0.0, 60.0))),
+        ("views", (Views(1.0, 0.0),)),
+        ("views", (Views(1.0 + 1e-8, 60.0),)),
+        ("views", (Views(1.0 - 1e-8, 60.0),)),
+    ],
+)
+def test_a_cell_at_the_wrong_side_of_a_limit_is_refused(field: str, value: object) -> None:
+    with pytest.raises(BadInput):
+        replace(reference_cell(), **{field: value})  # type: ignore[arg-type]
+
+
+def test_one_user_and_shares_up_to_rounding_are_accepted() -> None:
+    assert replace(reference_cell(), max_users=1, views=(Views(1.0 + 1e-10, 60.0),)).max_users == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"goal_s": 0.0},
+        {"goal_s": 20.0, "top_goal_s": 0.0},
+        {"segment_s": -0.1},
+        {"segment_s": math.inf},
+    ],
+)
+def test_a_player_without_room_for_video_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match="give seconds above zero"):
+        Player(1.0, **options)  # type: ignore[arg-type]
+
+
+def test_a_goal_holds_for_all_bitrates_unless_the_highest_has_its_own() -> None:
+    assert Player(0.0, goal_s=20.0).full_s == 20.0
+    assert Player(0.0, goal_s=20.0, top_goal_s=30.0).full_s == 30.0
+
+
+def test_what_a_player_does_is_refused_only_where_it_would_be_ignored() -> None:
+    plain, segments, limited = Player(1.0), Player(1.0, segment_s=0.001), Player(1.0, goal_s=30.0)
+    plain.check_unlimited()
+    limited.check_fluid()
+
+    for refuse in (segments.check_fluid, segments.check_unlimited):
+        with pytest.raises(BadInput, match="leave segment_s out"):
+            refuse()
+    with pytest.raises(BadInput, match="leave it out here"):
+        limited.check_unlimited()
+
+
+def test_zero_is_a_rate_of_ends_scatter_and_patience_and_rounding_is_no_mistake() -> None:
+    chain = ps_cell(3.0, 60.0, 0.1, 3)
+    still = replace(chain, end=np.zeros(3), generator=chain.generator + 1e-11, initial=chain.initial + 1e-11)
+
+    assert still.killed.tolist() == still.generator.tolist()
+    with pytest.raises(BadInput, match="rows that sum to zero"):
+        replace(chain, generator=chain.generator + 1e-8)
+    with pytest.raises(BadInput, match="sums to 1"):
+        replace(chain, initial=chain.initial + 1e-8)
+    with pytest.raises(BadInput, match="fill and drain"):
+        replace(chain, fill=np.array([1.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("levels", "rates", "message"),
+    [
+        ([], np.zeros((0, 0)), "0 levels"),
+        ([1.0, 1.0], np.zeros((2, 1)), "make them 2 x 2"),
+        ([1.0, math.nan], np.zeros((2, 2)), "finite"),
+        ([0.0, 0.0], np.zeros((2, 2)), "above zero"),
+        ([-1e-9, 1.0], np.zeros((2, 2)), "above zero"),
+        ([0.0, 1.0], np.array([[-1.0, 1.0], [-1.0, 1.0]]), "zero or more"),
+        ([0.0, 1.0], np.array([[-1.0, 1.0 + 1e-8], [1.0, -1.0]]), "sum to zero"),
+    ],
+)
+def test_levels_at_the_wrong_side_of_a_limit_are_refused(
+    levels: list[float], rates: npt.NDArray[np.float64], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        Capacity(np.array(levels), rates)
+
+
+def test_a_level_without_throughput_is_accepted() -> None:
+    capacity = Capacity(np.array([0.0, 1.0]), np.array([[-2000.0, 2000.0 + 1e-7], [1.0, -1.0]]))
+
+    assert capacity.levels.tolist() == [0.0, 1.0]
