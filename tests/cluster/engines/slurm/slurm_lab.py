@@ -96,7 +96,8 @@ class Nursery:
 
     def entries(self) -> list[dict[str, Any]]:
         """What controllers wrote into their journal."""
-        return [json.loads(line) for line in self.journal.read_text("utf-8").splitlines()]
+        lines = [json.loads(line) for line in self.journal.read_text("utf-8").splitlines()]
+        return [entry for line in lines for entry in (line if isinstance(line, list) else [line])]
 
     def start(self, policy: str = "gfs", capacity_share: float = 0.5) -> None:
         """Kill the controller if there is one, and start another."""

@@ -6,7 +6,6 @@ real one, at random moments, in the tests of the lab.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from cluster.engines.slurm.fake_slurm import FakeSlurm, Killed
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.engines.slurm import Slurm, SlurmEngine
+from takeup.cluster.engines.slurm.journal import Journal
 from takeup.cluster.model import Hold
 from takeup.cluster.policies import find_policy
 from takeup.errors import TakeupError
@@ -79,5 +79,6 @@ def test_killed_at_any_step_the_next_controller_finishes_the_work(tmp_path: Path
 
 def num_evicted_for(journal: Path) -> Counter[str]:
     """Different jobs that were evicted for each job."""
-    entries = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
+    with Journal(journal) as kept:
+        entries = kept.entries
     return Counter(for_job for _, for_job in {(it["job"], it["for"]) for it in entries if it["do"] == "evict"})
