@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.traces.workload import (
+    LEAST_SHARE,
     Field,
     JobColumns,
     LoadedTrace,
@@ -342,7 +343,7 @@ def read_openb(pods: Path, nodes: Path, options: TraceOptions | None = None) -> 
     options = options or TraceOptions()
     rows = read_fields(pods, _POD_FIELDS, strict=options.strict)
     gpus = _gpus(rows)
-    rows.skip(gpus == 0, "asks for no GPU")
+    rows.skip(gpus < LEAST_SHARE, "asks for no GPU")
     rows.skip(rows.columns["scheduled_time"] < 0, "was never scheduled")
     times = ("creation_time", "scheduled_time", "deletion_time")
     rows.limit_times(times, options.time_unit_s, strict=options.strict)
