@@ -10,7 +10,6 @@ import pytest
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.advice.qoe import (
-    SimulatedCell,
     SolvedCell,
     check_exact,
     exact_solver,
@@ -20,6 +19,7 @@ from takeup.streaming.advice.qoe import (
 )
 from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Capacity, Cell, Player, Views
+from takeup.streaming.simulate.cell import SimulatedCell
 from takeup.streaming.solvers.diffusion import DiffusionSolver
 from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
 from takeup.streaming.solvers.solution import Solution

@@ -113,7 +113,6 @@ class ImpatientCell:
 
 
 MOST_EXACT_STATES = 500
-NUM_VIDEOS, NUM_CURVE_VIDEOS = 100_000, 20_000
 
 
 def num_states(cell: Cell) -> int:
@@ -127,29 +126,6 @@ def check_exact(cell: Cell) -> None:
     if (num := num_states(cell)) > MOST_EXACT_STATES and len(cell.views) > 1:
         found = f"{len(cell.views)} classes of up to {cell.max_users} users make {num} states"
         raise BadInput(f"{found}, too many for this; give fewer classes or users, or ask 'takeup streaming predict'")
-
-
-class SimulatedCell:
-    """A cell with more states than equations take in seconds: the whole cell is simulated, with standard errors."""
-
-    def __init__(self, cell: Cell) -> None:
-        self.cell = cell
-        self.solutions: list[Solution] = []  # none
-
-    def answer(self, player: Player, num_videos: int = NUM_VIDEOS) -> QoeMetrics:
-        """What the viewers of all classes experience on average."""
-        from takeup.streaming.simulate.cell import simulate_cell  # compiled code, which an exact answer does not need
-
-        return simulate_cell(self.cell, player, num_videos=num_videos, seed=1)
-
-    def mos(self, player: Player) -> float:
-        """The mean opinion score of the mean session."""
-        return mean_mos(self.answer(player))
-
-    def stall_curve(self, step_s: float, num: int, _: float) -> Floats:
-        """P(at least one stall) for the start thresholds 0, `step_s`, 2 `step_s` .., `num` of them."""
-        players = [Player(max(place * step_s, step_s / 10)) for place in range(num)]
-        return np.array([self.answer(player, NUM_CURVE_VIDEOS).stall_probability.value for player in players])
 
 
 class SolvedCell:

@@ -13,7 +13,6 @@ from takeup.streaming.advice.players import PROFILES
 from takeup.streaming.advice.qoe import (
     MOST_EXACT_STATES,
     ImpatientCell,
-    SimulatedCell,
     SolvedCell,
     check_exact,
     mean_mos,
@@ -48,6 +47,7 @@ from takeup.streaming.report import (
     estimates_table,
     zscores_table,
 )
+from takeup.streaming.simulate.cell import SimulatedCell
 from takeup.streaming.solvers.solution import Solution
 
 # What viewers experience, for every arrival rate and start threshold of a scenario ------------------------------------
