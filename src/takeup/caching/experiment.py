@@ -15,6 +15,7 @@ from takeup.caching.contract import PolicySpec
 from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, Miss, Workload
 from takeup.caching.policies import find_policy
 from takeup.caching.report import Prediction, job_report, whatif_report
+from takeup.caching.simulate.expectations import expected_by_job
 from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces import generate, read_trace
 from takeup.caching.traces.spark_event_log import EventLog, read_event_log
@@ -171,12 +172,24 @@ def _model(scenario: CachingScenario, capacity_bytes: int) -> EngineModel:
 
 def _replay_jobs(point: Point) -> CachingResult:
     scenario, policy, capacity_bytes = point
-    workload = _load_log(scenario).workload if scenario.verb == "whatif" else load(scenario)[0]
+    if scenario.verb == "whatif":
+        return _replay_log(scenario, find_policy(policy), capacity_bytes)
+    workload = load(scenario)[0]
     if scenario.plain:
         return simulate(find_policy(policy), workload, _model(scenario, capacity_bytes))
     from takeup.caching.simulate.compiled.replay import replay
 
     return replay(find_policy(policy), workload, _model(scenario, capacity_bytes))
+
+
+def _replay_log(scenario: CachingScenario, spec: PolicySpec, capacity_bytes: int) -> CachingResult:
+    """As the plug-in runs: without a profile, policies that use the graph also guess what later jobs read."""
+    from takeup.caching.simulate.compiled.replay import replay
+
+    log, model = _load_log(scenario), _model(scenario, capacity_bytes)
+    if spec.offline or not spec.uses_table or scenario.profile == "recurring":
+        return replay(spec, log.workload, model)
+    return simulate(spec, log.workload, model, expected=expected_by_job(log.workload, log.kinds))
 
 
 def _whatif(scenario: CachingScenario, quiet: bool) -> Report:

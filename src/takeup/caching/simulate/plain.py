@@ -13,20 +13,29 @@ the recomputation have a reader too. A network between workers is not modelled.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from takeup.caching.contract import Policy, PolicySpec
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, Task, Workload
+from takeup.caching.simulate.expectations import Expected
 
+EXPECTED = -2  # less the number of a block: the guessed reader of that block, as a consumer
 OnDecision = Callable[[int, AdmissionDecision], None]
 
 
 def simulate(
-    spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnDecision = lambda block, room: None
+    spec: PolicySpec,
+    workload: Workload,
+    engine: EngineModel,
+    on_room: OnDecision = lambda block, room: None,
+    expected: Mapping[int, list[Expected]] | None = None,
 ) -> CachingResult:
-    """Run the workload under the policy; `on_room` receives every decision. `compiled.replay` is the fast version."""
-    return Simulation(spec, workload, engine, on_room).run()
+    """Run the workload under the policy; `on_room` receives every decision. `compiled.replay` is the fast version.
+
+    `expected`: readers that the engine guesses when a job starts, see `expectations`.
+    """
+    return Simulation(spec, workload, engine, on_room, expected).run()
 
 
 class WorkerStore:
@@ -41,9 +50,15 @@ class Simulation:
     """One run, advanced task by task."""
 
     def __init__(
-        self, spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnDecision = lambda block, room: None
+        self,
+        spec: PolicySpec,
+        workload: Workload,
+        engine: EngineModel,
+        on_room: OnDecision = lambda block, room: None,
+        expected: Mapping[int, list[Expected]] | None = None,
     ) -> None:
         self.spec, self.workload, self.engine, self.on_room = spec, workload, engine, on_room
+        self.expected = dict(expected or {})
         self.table = GroupTable(engine.cost_model)
         worker_bytes = engine.capacity_bytes // workload.num_workers
         self.capacity_bytes = worker_bytes * workload.num_workers
@@ -69,6 +84,7 @@ class Simulation:
             tasks_of_job.clear()
         for task in tasks:
             self._announce(tasks_of_job.pop(task.job, []))
+            self._expect(self.expected.pop(task.job, []), task.stage)
             for block in self.ending.get(task.index, ()):
                 self._drop(block)
             self._execute(task)
@@ -80,6 +96,15 @@ class Simulation:
             self._open(task.index, task.inputs, self.positions[task.index], task.stage)
         for task in tasks:
             for block in task.inputs:
+                self._reopen_producers(block)
+
+    def _expect(self, expected: list[Expected], stage: int) -> None:
+        """Open or close the guessed reader of each of these blocks."""
+        for block, position, num_stages in expected:
+            if position is None:
+                self._close(EXPECTED - block, (block,))
+            else:
+                self._open(EXPECTED - block, (block,), position, stage + num_stages)
                 self._reopen_producers(block)
 
     def _execute(self, task: Task) -> None:

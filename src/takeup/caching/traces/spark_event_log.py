@@ -116,6 +116,11 @@ class Lineage:
         return range(first, max(first + 1, (partition + 1) * there // here))
 
 
+def _kind(rdd: Rdd) -> str:
+    """What RDDs have in common that a loop makes in every round."""
+    return f"{rdd.name}|{rdd.site}|{rdd.num_partitions}"
+
+
 def _is_persisted(rdd: Rdd) -> bool:
     return rdd.in_memory or rdd.on_disk
 
@@ -159,6 +164,7 @@ class _Conversion:
     spills: dict[RddPartition, bool] = field(default_factory=dict)
     made_in_s: dict[RddPartition, float] = field(default_factory=dict)
     made_of: dict[tuple[int, int], list[RddPartition]] = field(default_factory=dict)
+    kind_of: dict[tuple[int, int], str] = field(default_factory=dict)
     workers: dict[str, int] = field(default_factory=dict)
     stage_numbers: dict[int, int] = field(default_factory=dict)
     stage_of_rdd: dict[int, int] = field(default_factory=dict)
@@ -205,6 +211,7 @@ class _Conversion:
             self.spills[block] = task.stage.rdds[block.rdd].on_disk
             self.made_in_s[block] = compute_s
             self.made_of.setdefault((block.rdd, block.generation), []).append(block)
+            self.kind_of.setdefault((block.rdd, block.generation), _kind(task.stage.rdds[block.rdd]))
         self.builder.task(
             inputs=[block.block for block in blocks.reads],
             outputs=[block.block for block in blocks.makes],
@@ -317,7 +324,8 @@ class EventLog:
     """The workload of one application, in `notes` what had to be inferred or left out, and how it ran.
 
     `pool_bytes` is the memory that its executors had for blocks and for execution, `num_slots` how many tasks ran at
-    the same time in one executor, `execution_bytes` the most that one task used. Of the `num_reads` whose block had
+    the same time in one executor, `execution_bytes` the most that one task used, `kinds` what the datasets have in
+    common with those of other rounds of a loop. Of the `num_reads` whose block had
     been made before, `num_found` found it in memory. Zeros mean that the log does not say.
     """
 
@@ -330,6 +338,7 @@ class EventLog:
     execution_bytes: int
     num_reads: int
     num_found: int
+    kinds: tuple[str, ...]
 
     @property
     def described(self) -> tuple[str, ...]:
@@ -362,4 +371,5 @@ def read_event_log(path: Path | str, *, allow_truncated: bool = False) -> EventL
         application.execution_bytes,
         conversion.num_reads,
         conversion.num_found,
+        tuple(conversion.kind_of.values()),
     )

@@ -180,6 +180,7 @@ class Rdd:
 
     rdd: int
     name: str
+    site: str
     parents: tuple[int, ...]
     num_partitions: int
     in_memory: bool
@@ -358,6 +359,7 @@ class SparkApplication:
             yield Rdd(
                 rdd=number,
                 name=str(info["Name"]),
+                site=str(info.get("Callsite", "")),
                 parents=_numbers(info, "Parent IDs"),
                 num_partitions=_number(info, "Number of Partitions", MOST_COUNT),
                 in_memory=bool(level["Use Memory"]),

@@ -174,7 +174,7 @@ class SpillHooks:
     held: tuple[Hashable, ...] = ()
 
     def tell(self, event: Callable[..., Any], *details: object) -> Any:
-        """Call a method of the guide and return its result; None while it sleeps, or if this or an earlier call failed."""
+        """Call a method of the guide and return its result; None while it sleeps, and once a call has failed."""
         if self.failed or self.is_asleep:
             return None
         try:
