@@ -82,6 +82,47 @@ def test_a_short_load_is_better_than_a_long_queue() -> None:
     assert route.finish_s(job(template=7), view(templates=())) == pytest.approx(1.0 + 2 * 3.0)
 
 
+@pytest.mark.parametrize(
+    ("there", "finish_s"),
+    [
+        (view(), 2 * 3.0),
+        (view(job(1)), 2 * 5.0),
+        (view(job(1), job(2)), 5.0 * 4 / 2 / 2 + 2 * 5.0),  # one of two must end, with four steps left
+        (view(job(1), job(2), waiting=(job(3),)), 5.0 * 6 / 2 * 2 / 3 + 2 * 5.0),
+        (view(job(1, 0.5)), 2 * (1 + 2 * (1 + 5))),
+        (view(job(1, 0.1), job(2, 0.5)), (1 + 2 * (1 + 1)) * 4 / 2 / 2 + 2 * (1 + 2 * (1 + 1))),
+    ],
+)
+def test_a_finish_is_predicted_from_the_steps_before_and_in_the_batch(there: WorkerView, finish_s: float) -> None:
+    assert EarliestFinish(COSTS).finish_s(job(), there) == pytest.approx(finish_s)
+
+
+@pytest.mark.parametrize(("load_s", "waits_s"), [(12.0, 12.0), (4.0, 10.0)])
+def test_a_template_is_loaded_while_its_edit_waits(load_s: float, waits_s: float) -> None:
+    busy = view(job(1), job(2), waiting=(job(3),), templates=())
+
+    assert EarliestFinish(COSTS, load_s).finish_s(job(), busy) == pytest.approx(waits_s + 2 * 5.0)
+
+
+def test_without_settings_costs_are_those_measured_with_sdxl() -> None:
+    lone = EditJob(0, 0.0, 0.1, 0)
+
+    assert EarliestFinish().finish_s(lone, view(templates=())) == pytest.approx(4.0 + 50 * 0.01069)
+    assert StepCosts()([0.2, 0.2]) == pytest.approx(0.0066 + 2 * (0.001 + 0.2 * 0.0309))
+    assert StepCosts(0.0, 0.0, 0.0)([0.2]) == 0.0
+
+
+def test_tokens_of_waiting_edits_count_and_ties_go_to_fewer_edits() -> None:
+    assert fewest_tokens(job(), [view(waiting=(job(1, 0.9),)), view(job(2, 0.5))]) == 1
+    assert fewest_tokens(job(), [view(job(1, 0.25), job(2, 0.25)), view(job(3, 0.5))]) == 1
+
+
+def test_where_all_are_full_the_published_route_takes_the_fewest_edits() -> None:
+    long, short = view(job(1, 0.1), job(2, 0.1), waiting=(job(3),)), view(job(4, 0.9), job(5, 0.9))
+
+    assert shortest_step(COSTS)(job(), [long, short]) == 1
+
+
 def test_all_routes_are_known_by_name() -> None:
     for make in EDIT_ROUTES.values():
         assert make()(job(), [view(), view()]) in (0, 1)
@@ -101,6 +142,27 @@ def test_nobody_is_overtaken_for_longer_than_patience() -> None:
 
     assert similar_masks(patience_s=2.0)([old, new], [job(3, 0.7)], 1) == [old]
     assert similar_masks(patience_s=4.0)([old, new], [job(3, 0.7)], 1) == [new]
+
+
+def test_an_edit_is_overtaken_until_its_patience_is_over() -> None:
+    old, new = job(1, 0.1, arrival_s=0.0), job(2, 0.8, arrival_s=2.0)
+
+    assert similar_masks()([old, new], [job(3, 0.7)], 1) == [new]
+    assert similar_masks()([old, new], [], 1) == [old]
+    assert similar_masks()([old, job(2, 0.8, arrival_s=2.1)], [job(3, 0.7)], 1) == [old]
+
+
+def test_a_batch_grows_around_those_that_joined() -> None:
+    low, high, full = job(1, 0.15), job(2, 0.8), job(3, 1.0)
+
+    assert similar_masks()([low, high, full], [job(4, 0.5)], 2) == [high, full]
+
+
+def test_the_first_to_come_joins_first_and_of_two_the_lower_number() -> None:
+    late, early, same = job(1, arrival_s=2.0), job(3, arrival_s=1.0), job(2, arrival_s=1.0)
+
+    assert fifo([late, early, same], [], 2) == [same, early]
+    assert similar_masks()([late, early, same], [], 1) == [same]
 
 
 @given(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from takeup.errors import BadInput
 from takeup.serving.scheduling.adapters import ORDERS, shared_loads
-from takeup.serving.scheduling.queue import Admission, ReorderingQueue
+from takeup.serving.scheduling.queue import Admission, FairQueue, ReorderingQueue, expected_s, reserved_places
 from takeup.serving.scheduling.routing import ROUTES, NearbyAffinity
 
 
@@ -91,3 +91,52 @@ def test_admission_looks_at_the_queue_and_at_the_deadline() -> None:
     assert not Admission(in_time=True)(0, 1.1, 1.0)
     with pytest.raises(BadInput, match="from 0 up"):
         Admission(-1)
+
+
+# Tenants --------------------------------------------------------------------------------------------------------------
+
+
+def shared(*orders: tuple[str, str]) -> FairQueue[str]:
+    queue: FairQueue[str] = FairQueue(ReorderingQueue)
+    for item, tenant in orders:
+        queue.add(item, (item,), tenant)
+    return queue
+
+
+def test_tenants_are_served_in_turn() -> None:
+    queue = shared(("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"))
+
+    assert len(queue) == 5
+    assert [queue.pop(())[0] for _ in range(5)] == ["a1", "b1", "a2", "b2", "a3"]
+    assert len(queue) == 0
+
+
+def test_the_tenant_with_the_fewest_running_items_is_next() -> None:
+    queue = shared(("a1", "a"), ("b1", "b"))
+    queue.running["a"] = 1
+
+    assert queue.pop(()) == ("b1", "b")
+    assert queue.adapters == [("a1",)]
+
+
+def test_only_an_item_that_waits_for_its_tenant_can_be_removed() -> None:
+    queue = shared(("a1", "a"), ("b1", "b"))
+
+    assert not queue.remove("a1", "b")
+    assert not queue.remove("a1", "nobody")
+    assert queue.remove("a1", "a")
+    assert not queue.remove("a1", "a")
+    assert queue.pop(()) == ("b1", "b")
+
+
+def test_places_are_reserved_for_the_others_as_far_as_they_have_not_taken_them() -> None:
+    inside = {"a": 5, "b": 1, "c": 3}
+
+    assert reserved_places(inside, "a", ("a", "b", "c", "d"), 2) == 1 + 0 + 2
+    assert reserved_places(inside, "b", ("a", "b", "c", "d"), 2) == 0 + 0 + 2
+
+
+def test_steps_ahead_count_from_the_moment_all_slots_are_taken() -> None:
+    times_s = [expected_s(10, 0.5, steps_ahead=40, num_inside=inside, max_running=4) for inside in (0, 3, 4, 5)]
+
+    assert times_s == [5.0, 5.0, 10.0, 10.0]
