@@ -13,11 +13,11 @@ from scipy.linalg import expm
 
 from streaming.oracles import reference_cell
 from streaming.random_chains import chains
+from takeup.papers.qoe.fixed_length import PlaybackTransform
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Chain
 from takeup.streaming.solvers.fluid import RiccatiSolver
 from takeup.streaming.solvers.solution import WaitingPhase
-from takeup.streaming.solvers.transforms import PlaybackTransform
 
 
 def test_nothing_to_wait_for_is_no_wait() -> None:

@@ -12,6 +12,7 @@ from takeup.core.arrays import Floats
 from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Source, Table
 from takeup.papers import Findings
+from takeup.papers.qoe.fixed_length import FixedLengthSolver
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Chain, Player, QoeMetrics
 from takeup.streaming.report import Curve, cdf_series, curve_series
@@ -19,7 +20,7 @@ from takeup.streaming.simulate.cell import simulate_cell
 from takeup.streaming.simulate.tagged import play_tagged, simulate_tagged
 from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
 from takeup.streaming.solvers.solution import Solution
-from takeup.streaming.solvers.transforms import FixedLengthSolver, startup_atoms, startup_cdf
+from takeup.streaming.solvers.transforms import startup_atoms, startup_cdf
 
 # Helpers shared by the reproduction: the cell, and how a written number is compared -----------------------------------
 

@@ -1,7 +1,4 @@
-"""Solvers by name. To add one: a file here, a line in SOLVERS, a test, a row in the domain's README.
-
-`FixedLengthSolver` needs a length, so it is made where it is used.
-"""
+"""Solvers by name. To add one: a file here, a line in SOLVERS, a test, a row in the domain's README."""
 
 from typing import Protocol
 

@@ -36,7 +36,7 @@ MOST_STEPS = 60  # each doubles the horizon; 11 to 20 are usual
 #
 # H grows to Psi quadratically. Only non-negative terms are added, so small probabilities keep their relative accuracy
 # (deep tails), and every step is a product or a solve, so that any number of chains of one shape is solved at once: all
-# functions here take leading axes. With complex end rates it serves the transforms of `FixedLengthSolver`.
+# functions here take leading axes. With complex end rates it serves transforms.
 #
 # Guo, Lin, Xu, "A structure-preserving doubling algorithm for nonsymmetric algebraic Riccati equation", Numer. Math.
 # 2006.

@@ -2,6 +2,6 @@
 
 engine   plans and runs all videos of a cell, and estimates with standard errors
 player   one player's download and playout
-server   videos, playlists and HTTP/1.1
+server   videos and HTTP/1.1
 links    the bottleneck: paced in this process, or by the kernel between two network namespaces
 """
