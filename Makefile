@@ -1,5 +1,5 @@
 # The words a person needs. Everything happens in .venv; no root, nothing outside this folder.
-.PHONY: run test test-engines test-random mutants test-spark35 faults fuzz soak check house bench docs clean
+.PHONY: run test test-engines test-random mutants test-spark35 faults fuzz soak check house bench docs site clean
 
 run:  ## set up the core with charts and trace files, and take the tour
 	@scripts/setup tour
@@ -64,6 +64,10 @@ docs:  ## write the generated parts of the documentation again
 	@scripts/setup test
 	@.venv/bin/python scripts/docs.py
 
+site:  ## build the documentation as a site in ./site, with search
+	@scripts/setup test
+	@.venv/bin/mkdocs build --strict --quiet
+
 clean:  ## forget the environment and everything generated
-	rm -rf .venv .venv35 takeup-tour takeup-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv35 takeup-tour takeup-out dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
