@@ -21,7 +21,7 @@ import headlines
 
 from takeup.cli import takeup as command_tree
 from takeup.core.files import write_atomically
-from takeup.core.render.formatting import check_cells
+from takeup.core.render.text import check_cells
 from takeup.core.report import Check, Exercises, Report
 from takeup.papers import PAPERS, reproduce
 from takeup.rerun import RUNNERS

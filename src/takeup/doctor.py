@@ -12,7 +12,7 @@ import click
 
 from takeup.core.extras import packages, remedy
 from takeup.core.lazy import load
-from takeup.core.render.formatting import clean
+from takeup.core.render.text import clean
 from takeup.core.report import Column, Report, Table
 from takeup.errors import TakeupError
 from takeup.output import output_options, show

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.core.render import to_sketch
-from takeup.core.render.formatting import clean
+from takeup.core.render.text import clean
 from takeup.core.report import Series
 from takeup.errors import BadInput
 

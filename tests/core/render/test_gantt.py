@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from takeup.core.render.formatting import gantt_lines, limits
 from takeup.core.render.html import to_html
-from takeup.core.render.text import to_markdown, to_text
+from takeup.core.render.text import gantt_lines, limits, to_markdown, to_text
 from takeup.core.report import Cell, Report, Series
 
 

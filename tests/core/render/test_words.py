@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.core.render.formatting import (
+from takeup.core.render.text import (
     cell_text,
     check_cells,
     clean,

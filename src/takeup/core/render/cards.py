@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 
-from takeup.core.render.formatting import clean
 from takeup.core.render.html import element, page
+from takeup.core.render.text import clean
 
 _STYLE = """
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); gap: 1rem }

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from takeup.core.extras import lacking, need
-from takeup.core.render.formatting import clean, limits, moment_of, name_with_unit
+from takeup.core.render.text import clean, limits, moment_of, name_with_unit
 from takeup.core.report import Cell, Series
 
 VEGA_LITE_VERSION = "5.20"

@@ -8,7 +8,7 @@ from functools import cache
 from html import escape
 
 from takeup.core.render.charts import VEGA_LITE_VERSION, converter, missing_charts, to_svg, vega_lite
-from takeup.core.render.formatting import (
+from takeup.core.render.text import (
     CHECK_HEADINGS,
     cell_text,
     check_cells,

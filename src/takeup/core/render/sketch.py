@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from takeup.core.render.formatting import clean, name_with_unit
+from takeup.core.render.text import clean, name_with_unit
 from takeup.core.report import Cell, Series
 from takeup.errors import BadInput
 
