@@ -12,7 +12,7 @@ import torch
 from takeup.serving.diffusion.engine.sampling import SCHEDULERS
 from takeup.serving.model import Request
 
-__all__ = ["ENGINE_MARKS", "gap", "stock_latents"]
+__all__ = ["ENGINE_MARKS", "SERVER_MARKS", "gap", "stock_latents"]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)
@@ -25,6 +25,7 @@ ENGINE_MARKS = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),  # PEFT, about a second adapter
 ]
+SERVER_MARKS = ENGINE_MARKS[1:]  # keys and limits need no engine: a painter of the tests stands in for the model
 
 
 def stock_latents(pipeline: Any, request: Request, **others: Any) -> torch.Tensor:

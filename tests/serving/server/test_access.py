@@ -21,7 +21,7 @@ from PIL import Image
 from benchmarks.support.background_server import background_server
 from serving.server.clients import ALICE, BOB, KEYS, ask, bearer, house
 from serving.server.painting import Painter
-from serving.stock import ENGINE_MARKS
+from serving.stock import SERVER_MARKS
 from takeup.errors import BadInput
 from takeup.serving.server.access import DEFAULT_TENANT, ApiKeys, is_loopback, load_keys
 from takeup.serving.server.app import JsonLines, listen_on, log_config, make_app
@@ -30,7 +30,7 @@ from takeup.serving.server.errors import ApiError
 from takeup.serving.server.image_codec import base64_text, encode_image, image_from_base64, image_from_bytes
 from takeup.serving.server.settings import ServerLimits, ServerSettings
 
-pytestmark = ENGINE_MARKS
+pytestmark = SERVER_MARKS
 URL = "/v1/images/generations"
 
 

@@ -25,11 +25,11 @@ from PIL import Image
 
 from serving.server.clients import ALICE, BOB, app_of, ask, bearer, eventually, house
 from serving.server.painting import Painter
-from serving.stock import ENGINE_MARKS
+from serving.stock import SERVER_MARKS
 from takeup.serving.scheduling.queue import FairQueue, ReorderingQueue, reserved_places
 from takeup.serving.server.access import ApiKeys
 
-pytestmark = ENGINE_MARKS
+pytestmark = SERVER_MARKS
 URL = "/v1/images/generations"
 
 
