@@ -104,7 +104,6 @@ class Design:
     gpus_per_instance: int = 1
     max_running: int = 1
     joins: Literal["any step", "empty"] = "any step"
-    mixes_loras: bool = False
     merge_s: float = 0.0
     parallel_loads: bool = False
     late_share: float = 0.0
@@ -133,8 +132,7 @@ class Design:
 
     def candidate(self, arrival: Arrival) -> Candidate:
         """The request in the form that the batching rule takes."""
-        loras = () if self.mixes_loras else arrival.loras
-        return Candidate(arrival.number, (arrival.shape, loras), arrival.num_rows, arrival.deadline_s)
+        return Candidate(arrival.number, (arrival.shape, arrival.loras), arrival.num_rows, arrival.deadline_s)
 
     def call_s(self, arrivals: Sequence[Arrival]) -> float:
         """Seconds of one step of these requests, batched in one call."""

@@ -173,7 +173,7 @@ def test_more_contention_is_never_faster() -> None:
 def test_loads_of_loras_are_not_slowed() -> None:
     """Its LoRA comes from far away while its text is encoded, and is there when it is there."""
     wants = Arrival(1, 0.0, num_steps=1, loras=("paper",), load_s=(10.0,))
-    design = replace(DESIGN, parallel_loads=True, mixes_loras=True)
+    design = replace(DESIGN, parallel_loads=True)
     outcome = simulate([Arrival(0, 0.0, num_steps=4), wants], design)
 
     assert outcome.served[1].first_step_s == pytest.approx(10.0)

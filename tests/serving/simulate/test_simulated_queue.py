@@ -26,7 +26,7 @@ from takeup.serving.traces.arrivals import poisson_arrivals
 SECOND = RowCosts(((2, 1.0),))  # a step of one request takes a second, of two together two
 FREE = RowCosts(((2, 1.0), (16, 1.0)))  # however many share a call, it takes a second
 ONE = Design("one", SECOND)
-TOGETHER = Design("together", FREE, max_running=4, mixes_loras=True, parallel_loads=True)
+TOGETHER = Design("together", FREE, max_running=4, parallel_loads=True)
 
 
 def serve(
@@ -85,11 +85,10 @@ def traffic(draw: st.DrawFn) -> list[Arrival]:
     st.integers(1, 4),
     st.sampled_from([0.0, 0.5]),
     st.sampled_from([Grouping(4), Grouping(16), one_by_one]),
-    st.booleans(),
     st.sampled_from([0.0, 0.375]),
 )
 def test_stretches_are_what_single_steps_add_up_to(
-    arrivals: list[Arrival], max_running: int, late_share: float, group: Group, mixes: bool, before_s: float
+    arrivals: list[Arrival], max_running: int, late_share: float, group: Group, before_s: float
 ) -> None:
     costs, control = RowCosts(((1, 0.5), (2, 0.75), (4, 1.0), (8, 2.5))), RowCosts(((2, 0.25),))
     design = Design(
@@ -97,7 +96,6 @@ def test_stretches_are_what_single_steps_add_up_to(
         costs,
         control,
         max_running=max_running,
-        mixes_loras=mixes,
         parallel_loads=True,
         late_share=late_share,
         before_s=before_s,
@@ -226,15 +224,13 @@ def test_patching_controlnets_skipped_steps_and_the_rest_cost_what_they_cost() -
 def test_a_call_with_loras_takes_longer_by_the_time_to_merge_them() -> None:
     design = replace(TOGETHER, merge_s=0.25)
 
-    assert ends(serve([request(0, 0.0, 1, 1), request(1, 0.0, 1)], design)) == [1.25, 1.25]
+    assert ends(serve([request(0, 0.0, 1, 1), request(1, 0.0, 1, 1)], design)) == [1.25, 1.25]
     assert ends(serve([request(0, 0.0, 1), request(1, 0.0, 1)], design)) == [1.0, 1.0]
 
 
 def test_different_weights_do_not_share_a_call() -> None:
-    requests = [request(0, 0.0, 1, 1), request(1, 0.0, 1, 2)]
-
-    assert ends(serve(requests, TOGETHER)) == [1.0, 1.0]
-    assert ends(serve(requests, replace(TOGETHER, mixes_loras=False))) == [2.0, 2.0]
+    assert ends(serve([request(0, 0.0, 1, 1), request(1, 0.0, 1, 1)], TOGETHER)) == [1.0, 1.0]
+    assert ends(serve([request(0, 0.0, 1, 1), request(1, 0.0, 1, 2)], TOGETHER)) == [2.0, 2.0]
 
 
 def test_the_late_leave_and_the_others_are_faster_for_it() -> None:

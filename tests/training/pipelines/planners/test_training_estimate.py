@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.training.pipelines.planners.adaptation import MessageStamps, clock_offset_s, estimate_link, typical_s
+from takeup.training.pipelines.planners.adaptation import MessageStamps, clock_offset_s, estimate_link
 
 
 def stamps(
@@ -61,11 +61,6 @@ def test_the_offset_is_half_of_what_the_fastest_messages_differ_by() -> None:
     back = MessageStamps(np.array([10.0, 11.0]), np.array([0.4, 1.1]))
 
     assert clock_offset_s(there, back) == pytest.approx((10.1 + 9.9) / 2)
-
-
-def test_a_hiccup_does_not_move_what_is_typical() -> None:
-    assert typical_s([0.01] * 20 + [5.0] * 3) == 0.01
-    assert typical_s([9.0] * 100 + [0.01] * 32) == 0.01
 
 
 @pytest.mark.parametrize(

@@ -313,8 +313,6 @@ class MaskedEdits:
     def around(self, rows: BatchRows) -> Iterator[None]:
         first = edit_state_of(rows.runs[0])
         mode: Mode = "off" if first is None else first.mode
-        if mode == "masked" and not self.hooks.is_exact:
-            mode = "off"  # unmerged LoRAs on convolutions: this step computes all tokens
         if mode == "masked" and self._memory is not None and not rows.addon_inputs.has_hooks:
             yield from self._bound(rows, self._memory)
         else:

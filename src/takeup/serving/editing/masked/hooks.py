@@ -136,11 +136,6 @@ class MaskingHooks:
             note = partial(_note_rows, self.call, block.name + ROWS)
             self._handles.append(block.module.register_forward_pre_hook(note, with_kwargs=True))
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the next call can be masked; not if other hooks act on convolutions that would be masked."""
-        return self._columns is None or self._columns.is_exact
-
     def remove(self) -> None:
         """Remove the hooks and restore the attention processors."""
         for handle in self._handles:

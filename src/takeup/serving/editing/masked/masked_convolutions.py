@@ -172,12 +172,6 @@ class MaskedConvolutions:
         self._resnets = [one for _, one in _named(network, "ResnetBlock2D")]
         self._forwards = dict(self._all_forwards())
         self._before: dict[Any, Any] = {}
-        self._convolutions = list(_convolutions(network))
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether no convolution has forward hooks, such as unmerged LoRAs: columns use the weights only."""
-        return not any(one._forward_hooks for one in self._convolutions)
 
     def put(self) -> None:
         """Install the forwards over those the modules have now."""
@@ -270,14 +264,6 @@ def _product(rows: torch.Tensor, module: Any, num_rows: int) -> torch.Tensor:
 
 def _named(network: Any, kind: str) -> Iterator[tuple[str, Any]]:
     return ((name, one) for name, one in network.named_modules() if type(one).__name__ == kind)
-
-
-def _convolutions(network: Any) -> Iterator[Any]:
-    """Convolutions whose own forward is bypassed here."""
-    for name in ("ResnetBlock2D", "Downsample2D", "Upsample2D"):
-        for _, module in _named(network, name):
-            yield from (one for one in module.modules() if isinstance(one, torch.nn.Conv2d))
-    yield from (network.conv_in, network.conv_out)
 
 
 def supports_masked_convolutions(network: Any) -> bool:

@@ -50,12 +50,6 @@ class LinkEstimate(NamedTuple):
     rest_s: float
 
 
-def typical_s(samples_s: Sequence[float], window: int = 32) -> float:
-    """Median of the last samples, which is robust against outliers."""
-    recent = _finite("samples_s", samples_s[-window:])
-    return float(np.median(recent))
-
-
 def clock_offset_s(there: MessageStamps, back: MessageStamps) -> float:
     """How far the clock at the far end is ahead, from the fastest message of each direction."""
     forth_s, home_s = (_delays("stamps", stamps) for stamps in (there, back))
