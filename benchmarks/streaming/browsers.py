@@ -1,6 +1,6 @@
 """Real players in a real browser against the replay of a log: `python -m benchmarks.streaming browsers --logs FOLDER`.
 
-Twenty logs are scaled to 1.3 times the bitrate of a clip. Each is the rate of a link over which dash.js, Shaka and
+Logs are scaled to 1.1 times the bitrate of a clip. Each is the rate of a link over which dash.js, Shaka and
 hls.js in turn play the clip in Chromium, with start thresholds from 2 to 20 s and buffer goals from 10 to 50 s.
 `scripts/browser-lab` fetches what this needs. With `--cmcd FILE` the requests of the first dash.js run are kept.
 """
@@ -23,7 +23,7 @@ from takeup.streaming.advice.players import PROFILES
 from takeup.streaming.simulate.replay import SteadyLog
 from takeup.streaming.traces import read_log
 
-BITRATE_BPS, SEGMENT_S, LENGTH_S, SPEED = 400e3, 2.0, 60.0, 1.3
+BITRATE_BPS, SEGMENT_S, LENGTH_S, SPEED = 400e3, 2.0, 40.0, 1.1
 SETTINGS = ((2.0, 10.0), (4.0, 30.0), (8.0, 20.0), (12.0, 30.0), (20.0, 50.0))  # start, goal
 LIMIT_S, LEAST_S, BAR = 400.0, 2.0, 0.1
 

@@ -154,7 +154,7 @@ RECOGNISED = {
         + " 200\nGET /b?"
         + QUERY.format(mtp=2500, sid="a", rest="%2Cbs")
         + " 200\n",
-        [2.0, 2.0],
+        [2.0, 2.4],
         [5e6, 2.5e6],
         "CMCD: mtp (kbit/s)",
     ),
@@ -253,6 +253,34 @@ def test_stalls_that_a_player_reports_are_counted(name: str, tmp_path: Path) -> 
     log = read_log(csv(tmp_path, RECOGNISED[name][0], name))
 
     assert [session.num_stalls for session in log.sessions] == [1]
+
+
+def test_the_buffer_says_more_than_a_smoothed_throughput(tmp_path: Path) -> None:
+    """A segment of 4 s at 1 Mbit/s took 8 s: the buffer fell from 12 to 8 s; the estimate of the player lags."""
+    reports = [
+        (0, 4000, ",su"),
+        (4000, 4000, ",su"),
+        (8000, 4000, ""),
+        (12000, 4000, ""),
+        (8000, 3000, ""),
+        (10000, 2500, ""),
+    ]
+    lines = [f"br=1000,d=4000,bl={bl},mtp={mtp},sid=a{more}" for bl, mtp, more in reports]
+    log = read_log(csv(tmp_path, "\n".join(lines), "cmcd.log"))
+
+    assert log.rates_bps[3] == pytest.approx(0.5e6)
+    assert log.sessions[0].took_s[3] == pytest.approx(8.0)
+    assert log.durations_s[3] == pytest.approx(8.0)
+
+
+def test_a_log_of_a_real_player_has_the_rate_of_its_link() -> None:
+    data = Path(__file__).parent / "data"
+    drive = np.concatenate(read_log(data / "drive.csv").per_second())
+    log = read_log(data / "cmcd-dash.log")
+
+    assert log.mean_bps == pytest.approx(1.3 * 400e3 * drive[:600].mean() / drive.mean(), rel=0.12)
+    assert [session.num_stalls for session in log.sessions] == [0]
+    assert log.sessions[0].is_known
 
 
 SENT = (
@@ -359,7 +387,7 @@ BAD = {
     "instant.csv": (with_durations([1, 0, 1], RATES), "sample 2 lasts 0 s at 3e+06 bit/s"),
     "empty.csv": ("", "is empty"),
     "empty.json": ("", "is not JSON"),
-    "column.csv": ("rate,time_s\n1,0\n2,1\n", "no column 'rate_bps'; did you mean 'rate'?"),
+    "column.csv": ("rate,time_s\n1,0\n2,1\n", "has 'rate' and no 'rate_bps'; write rates in bit/s under that name"),
     "object.json": ('{"duration_ms": 1}', "expected a list of objects with a number 'duration_ms' each"),
     "keys.json": ('[{"duration_ms": 1, "kbps": 2}]', "sample 1 has no number 'bandwidth_kbps'"),
     "text.json": ('[{"duration_ms": 1, "bandwidth_kbps": "x"}]', "sample 1 has no number 'bandwidth_kbps'"),

@@ -16,12 +16,13 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from takeup.core.arrays import Floats
+from takeup.core.arrays import Bools, Floats
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
 from takeup.streaming.throughput import PlayedSession, ThroughputLog, joined, median_duration_s, split_at_gaps
 
 Report = Mapping[str, Any]
+LEAST_ELAPSED_S = 0.05  # between requests; `bl` is rounded to tenths of a second
 
 
 class Download(NamedTuple):
@@ -76,7 +77,8 @@ def _records(text: str) -> list[Any]:
 # CMCD (CTA-5004): the keys that a player sends with every request, as query strings, headers or JSON ------------------
 #
 # `mtp` is the measured throughput in kbit/s, `br` the bitrate of the object, `d` its length in ms, `ts` the time in ms,
-# `ot` its type: audio and manifests are left out. `bs` reports a stall since the last request.
+# `ot` its type: audio and manifests are left out. `bs` reports a stall since the last request. Most players smooth
+# `mtp`, so where the buffer length `bl` (ms) shows how long a download took, that is taken instead.
 
 
 def log_of_cmcd(path: Path, name: str, text: str) -> ThroughputLog:
@@ -88,8 +90,10 @@ def log_of_cmcd(path: Path, name: str, text: str) -> ThroughputLog:
             by_session.setdefault(report.get("sid", ""), []).append(report)
         if not by_session:
             raise BadTrace(path, "has no CMCD report with 'mtp', the measured throughput; let the player send it")
-        sessions = [Session(sid, list(map(_cmcd_download, some)), _stalls(some)) for sid, some in by_session.items()]
-        return log_of_sessions(name, sessions, "CMCD: mtp (kbit/s), br (kbit/s), ts and d (ms), bs (stall)")
+        sessions = [Session(sid, _cmcd_downloads(some), _stalls(some)) for sid, some in by_session.items()]
+        return log_of_sessions(
+            name, sessions, "CMCD: mtp (kbit/s), or br (kbit/s) and bl (ms); ts and d (ms), bs (stall)"
+        )
     except (ValueError, TypeError) as error:
         raise BadTrace(path, f"has a CMCD report that cannot be used ({error}); expected mtp and ts or d") from error
 
@@ -102,13 +106,34 @@ def _stalls(reports: Sequence[Report]) -> int:
     return sum("bs" in report and str(report["bs"]).lower() != "false" for report in reports)
 
 
-def _cmcd_download(report: Report) -> Download:
-    begin_s, bitrate_bps, rate_bps, content_s = (
-        factor * float(report.get(key, math.nan))
-        for key, factor in (("ts", 1e-3), ("br", 1e3), ("mtp", 1e3), ("d", 1e-3))
-    )
-    took_s = content_s * bitrate_bps / rate_bps if bitrate_bps > 0 and rate_bps > 0 else math.nan
-    return Download(begin_s, took_s, rate_bps, content_s)
+def _cmcd_downloads(reports: Sequence[Report]) -> list[Download]:
+    columns = {
+        key: np.array([float(each.get(key, math.nan)) for each in reports]) for key in ("ts", "br", "mtp", "d", "bl")
+    }
+    content_s, rates_bps = columns["d"] / 1e3, 1e3 * columns["mtp"]
+    bits = np.where(columns["br"] > 0, 1e3 * columns["br"], math.nan) * content_s
+    starts_up = np.array(["su" in each for each in reports])
+    rates_bps, elapsed_s = _by_buffer(bits, content_s, columns["bl"] / 1e3, rates_bps, starts_up)
+    took_s = bits / np.where(rates_bps > 0, rates_bps, math.nan)
+    begins_s = columns["ts"] / 1e3
+    if np.isfinite(columns["bl"]).all() and not np.isfinite(begins_s).all():
+        begins_s = np.concatenate(([0.0], np.cumsum(np.where(elapsed_s > 0, elapsed_s, took_s)[:-1])))
+    return [Download(*row) for row in np.stack([begins_s, took_s, rates_bps, content_s], axis=1).tolist()]
+
+
+def _by_buffer(
+    bits: Floats, content_s: Floats, buffer_s: Floats, rates_bps: Floats, starts_up: Bools
+) -> tuple[Floats, Floats]:
+    """Rates, and times between requests (nan if unknown): the buffer lost as much as has passed, less what came.
+
+    A request that follows one with a buffer far from its maximum was made at once, so all of the time was download.
+    """
+    elapsed_s = np.append(buffer_s[:-1] + content_s[:-1] - buffer_s[1:], math.nan)
+    elapsed_s[starts_up | np.append(starts_up[1:], True) | ~(elapsed_s > LEAST_ELAPSED_S)] = math.nan
+    seen_bps = bits / elapsed_s
+    is_busy = np.append(buffer_s[1:] < np.nanmax(buffer_s, initial=0.0) - content_s[:-1] / 2, False)
+    at_least = np.fmax(rates_bps, seen_bps)
+    return np.where(is_busy & np.isfinite(seen_bps), seen_bps, at_least), elapsed_s
 
 
 def _cmcd_report(line: Any) -> Report:
