@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from streaming.oracles import reference_cell
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
+from takeup.streaming import chains
 from takeup.streaming.chains import (
     Flow,
     TaggedVideo,
@@ -209,6 +210,18 @@ def test_too_many_states_are_refused() -> None:
         chain_of(Cell(3.0, 1.0, 0.1, 300, tuple(Views(0.25, 10.0 * n) for n in range(1, 5))))
     with pytest.raises(BadInput, match="too many states"):
         chain_of(Cell(3.0, 1.0, 0.1, 30_000))
+
+
+@pytest.mark.parametrize(("most", "capacity"), [(12, None), (4, LEVELS)])
+def test_as_many_states_as_the_limit_are_accepted(
+    monkeypatch: pytest.MonkeyPatch, most: int, capacity: Capacity | None
+) -> None:
+    monkeypatch.setattr(chains, "MAX_STATES", 12)
+    tagged, flows = TaggedVideo(3.0, 60.0), [Flow(0.1, 0.05)]
+
+    assert shared_chain(flows, tagged, np.ones(most), capacity).num_states == 12
+    with pytest.raises(BadInput, match=f"max_users is {most + 1}, which makes too many states; keep it below 12"):
+        shared_chain(flows, tagged, np.ones(most + 1), capacity)
 
 
 def test_every_level_of_capacity_multiplies_the_states() -> None:

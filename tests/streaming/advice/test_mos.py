@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
-from takeup.streaming.advice.qoe import expected_mos, mos
+from takeup.streaming.advice.qoe import expected_mos, mean_mos, mos
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Player
 from takeup.streaming.solvers.fluid import RiccatiSolver
@@ -49,6 +51,20 @@ def test_the_expected_score_falls_with_the_load() -> None:
     ]
 
     assert scores == sorted(scores, reverse=True)
+
+
+def test_stalls_count_by_their_law_each_as_long_as_the_mean_stall() -> None:
+    counts = SimpleNamespace(stall_s=6.0, mean=2.0, law=lambda most: [0.5, 0.3, 0.2])
+    solution: Any = SimpleNamespace(counts=lambda player: counts, mean_prefetch=lambda threshold_s: threshold_s / 2)
+
+    expected = 0.5 * mos(1.0, 0, 0.0) + 0.3 * mos(1.0, 1, 3.0) + 0.2 * mos(1.0, 2, 6.0)
+    assert expected_mos(solution, Player(5.0, goal_s=2.0)) == pytest.approx(expected)
+
+
+def test_the_mean_session_has_the_score_of_its_means() -> None:
+    answer = RiccatiSolver().solution(chain_of(reference_cell(0.1))).answer(Player(5.0))
+
+    assert mean_mos(answer) == mos(answer.startup_s.value, answer.num_stalls.value, answer.stall_s.value)
 
 
 @pytest.mark.parametrize("startup_s", [-1.0, math.nan])
