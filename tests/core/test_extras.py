@@ -22,6 +22,8 @@ CONTROLLERS = (
     "takeup.cluster.experiment",
     "takeup.training.stragglers.watch.job",
     "takeup.caching.engines.spark",
+    "takeup.caching.experiment",
+    "takeup.caching.traces.key_trace",
 )
 
 

@@ -131,14 +131,14 @@ def test_what_is_no_rate_is_one_sentence(stream: Run, option: str, text: str) ->
 # Mistakes -------------------------------------------------------------------------------------------------------------
 
 MISTAKES = [
-    (("predict", "--capacity", "0"), "capacity_bps is 0.0; give a finite number above zero"),
-    (("predict", "--arrivals", "often"), "arrivals_per_s is 'often'; give a number, or several separated by commas"),
-    (("predict", "--arrivals", "0.1,,0.2"), "arrivals_per_s is '0.1,,0.2'"),
-    (("predict", "--arrivals", "nan"), "arrivals_per_s is nan; give a finite number above zero"),
-    (("predict", "--start", "-1"), "start_s is -1.0; give a finite number of seconds, zero or more"),
+    (("predict", "--capacity", "0"), "--capacity is 0.0; give a finite number above zero"),
+    (("predict", "--arrivals", "often"), "--arrivals is 'often'; give a number, or several separated by commas"),
+    (("predict", "--arrivals", "0.1,,0.2"), "--arrivals is '0.1,,0.2'"),
+    (("predict", "--arrivals", "nan"), "--arrivals is nan; give a finite number above zero"),
+    (("predict", "--start", "-1"), "--start is -1.0; give a finite number of seconds, zero or more"),
     (("predict", "--start", "1e9"), "give seconds of video from 0 to 1e+07"),
-    (("predict", "--resume", "-1"), "resume_s is -1.0"),
-    (("predict", "--max-users", "0"), "max_users is 0; a cell serves at least one user"),
+    (("predict", "--resume", "-1"), "--resume is -1.0"),
+    (("predict", "--max-users", "0"), "--max-users is 0; a cell serves at least one user"),
     (("predict", "--mean-video-s", "20,120"), "give as many view_shares as mean_video_s"),
     (("predict", "--view-shares", "0.5"), "the shares of the views add up to 0.5; make it 1"),
     (("predict", "--log", "nowhere.csv"), "nowhere.csv: cannot be opened"),
@@ -152,7 +152,7 @@ MISTAKES = [
     (("compare", "tagged", "--num-videos", "-1"), "-1"),
     (("compare", "tagged", "--seed", "-1"), "the seed is -1"),
     (("run", "--engine", "dahs"), "no streaming engine 'dahs'; did you mean 'dash'?"),
-    (("run", "--dry-run", "--num-videos", "3"), "num_videos is 3; expected 20 to 100000"),
+    (("run", "--dry-run", "--num-videos", "3"), "--num-videos is 3; expected 20 to 100000"),
 ]
 
 
@@ -218,9 +218,9 @@ def test_advice_is_printed_with_settings_and_intervals(stream: Run) -> None:
     [
         (("advise", "nowhere", "--bitrate", "2Mbit"), "nowhere"),
         (("advise", "log", "--bitrate", "2Mbit", "--players", "dashjs"), "no player 'dashjs'"),
-        (("advise", "log", "--bitrate", "2Mbit", "--segment-s", "0"), "segment_s is 0"),
-        (("predict", "--give-up", "-1"), "give_up_per_s is -1"),
-        (("predict", "--bitrate", "360"), "bitrate_bps is 360 bit/s; write the unit"),
+        (("advise", "log", "--bitrate", "2Mbit", "--segment-s", "0"), "--segment-s is 0"),
+        (("predict", "--give-up", "-1"), "--give-up is -1"),
+        (("predict", "--bitrate", "360"), "--bitrate is 360 bit/s; write the unit"),
     ],
 )
 def test_a_mistake_in_advice_is_one_sentence(stream: Run, arguments: tuple[str, ...], sentence: str) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from takeup.caching.model import Workload
 from takeup.core.arrays import Ints
+from takeup.core.extras import need
 from takeup.core.limits import reading, unpacked
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
@@ -45,7 +45,7 @@ def workload_of_keys(path: Path | str, keys: npt.NDArray[Any], size_bytes: npt.N
 
     Blocks are numbered in the order in which their keys are first seen, and are on disk from the start.
     """
-    blocks = pa.array(keys).dictionary_encode().indices.to_numpy().astype(np.int64)
+    blocks = _arrow().array(keys).dictionary_encode().indices.to_numpy().astype(np.int64)
     first: Ints = np.unique(blocks, return_index=True)[1]
     num_requests, num_blocks = len(blocks), len(first)
     zeros = np.zeros(num_requests, np.int64)
@@ -92,6 +92,13 @@ def _read_bytes(path: Path) -> bytes | npt.NDArray[np.uint8]:
         with unpacked(path) as stream:
             return stream.read()
     if path.name.lower().endswith(".zst"):
-        with unpacked(path, pa.input_stream(str(path), compression="zstd")) as stream:
+        with unpacked(path, _arrow().input_stream(str(path), compression="zstd")) as stream:
             return stream.read()
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else b""
+
+
+def _arrow() -> Any:
+    need("a trace of requests for keys", "traces")
+    import pyarrow as pa
+
+    return pa
