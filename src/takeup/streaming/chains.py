@@ -268,7 +268,11 @@ def _slot_variance(most: int, slot_s: float) -> Floats:
 
 
 def with_vbr(chain: Chain, cv: float, gop_s: float) -> Chain:
-    """Play a variable bit rate: sizes of groups of `gop_s` seconds have the coefficient of variation `cv`."""
+    """Play a variable bit rate: sizes of groups of `gop_s` seconds have the coefficient of variation `cv`.
+
+    A diffusion is right where many groups play before the buffer is empty: at a threshold of one group of 1 s and a
+    `cv` of 1 it says 0.375 where a simulation says 0.306.
+    """
     if not (0 <= cv < np.inf and 0 <= gop_s < np.inf):
         raise BadInput(f"cv is {cv} and gop_s {gop_s}; give finite numbers, zero or more")
     return replace(chain, variance=chain.variance + cv**2 * gop_s)
