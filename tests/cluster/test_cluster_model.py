@@ -11,6 +11,7 @@ from cluster.simulate.cluster_traces import HIGH, SPOT, workload
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Grade, Job, Kind, Node, Run, State, Waiting
 from takeup.cluster.policies import find_policy
+from takeup.cluster.policies.rule_based import _start_reason
 from takeup.cluster.simulate import replay
 from takeup.errors import BadInput
 
@@ -74,6 +75,7 @@ def test_a_trace_without_jobs_can_be_replayed() -> None:
         ({"gpus_per_worker": NAN}, "give a number above zero"),
         ({"gpus_per_worker": 0.0}, "give a number above zero"),
         ({"gpus_per_worker": 2.5}, "give a whole number"),
+        ({"gpus_per_worker": 1.5}, "give a whole number"),
         ({"num_workers": 0}, "give at least one"),
         ({"guarantee_h": NAN}, "0 asks for none"),
         ({"guarantee_h": -2.0}, "0 asks for none"),
@@ -86,6 +88,19 @@ def test_a_job_that_makes_no_sense_is_refused_by_its_name(change: dict[str, floa
 
     with pytest.raises(BadInput, match=rf"job odd .*{words}"):
         replace(good, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("grade", "num_evicted", "words"),
+    [
+        (Grade.HIGH, 0, "high priority, idle GPUs fit"),
+        (Grade.HIGH, 3, "high priority, room made by 3 evictions"),
+        (Grade.GUARANTEED, 0, "inside the quota"),
+        (Grade.OPPORTUNISTIC, 0, "idle GPUs, without a promise"),
+    ],
+)
+def test_a_job_is_told_why_it_starts(grade: Grade, num_evicted: int, words: str) -> None:
+    assert _start_reason(grade, num_evicted) == words
 
 
 def test_nobody_is_evicted_twice_because_a_clock_went_backwards() -> None:

@@ -6,9 +6,33 @@ import numpy as np
 import pytest
 
 from takeup.cluster.forecast.anchored import DEVIATION_PENALTY, NUM_TURNS, PENALTY, ExpertMixture, SharedRidge, pinball
-from takeup.cluster.forecast.calibration import AdaptiveLevels, PendingForecasts
+from takeup.cluster.forecast.baselines import with_prior
+from takeup.cluster.forecast.calibration import AdaptiveLevels, PendingForecasts, ResidualSummary
 from takeup.cluster.forecast.features import DemandFeatures, HourSimilarity, WeekCalendar
 from takeup.cluster.forecast.forecaster import DemandHistory
+
+# The first two days --------------------------------------------------------------------------------------------------
+
+
+def of_one_series(counts: list[int], now: float) -> ResidualSummary:
+    num = len(counts)
+    spread = ResidualSummary(np.full((1, num, 2), 3.0), np.full((1, num), 6.0), np.full((1, num), 10.0))
+    return with_prior(spread, np.array([counts]), np.array([[now]]), np.array([0.5, 0.9]))
+
+
+def test_in_its_first_two_days_a_series_moves_partly_by_a_quarter_of_its_level() -> None:
+    found, tail = of_one_series([24, 48, 480], 8.0), 1.2815515655446004
+
+    assert found.quantiles[0, 0].tolist() == pytest.approx([0.5 * 3.0, 0.5 * 3.0 + 0.5 * 2.0 * tail])
+    assert found.quantiles[0, 1:].tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    assert found.mean[0].tolist() == [3.0, 6.0, 6.0]
+    assert found.variance[0].tolist() == [0.5 * 10.0 + 0.5 * 2.0**2, 10.0, 10.0]
+
+
+def test_a_series_near_zero_moves_by_one_gpu_at_first() -> None:
+    assert of_one_series([0], 1.0).variance.tolist() == [[1.0]]
+    assert of_one_series([48], 1.0).variance.tolist() == [[10.0]]
+
 
 # Conformal levels -----------------------------------------------------------------------------------------------------
 
