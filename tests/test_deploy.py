@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from takeup.caching.engines.dask.plugins import DaskCounts
 from takeup.caching.engines.dask.plugins import prometheus as dask_page
+from takeup.caching.engines.dask.spill_guide import DaskCounts
 from takeup.caching.engines.spark.session import SparkCounts
 from takeup.caching.engines.spark.session import prometheus as spark_page
 from takeup.serving.server.metrics import COUNTS, GAUGES, PREFIX, TURNS

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TypeAlias, get_args, get_origin, get_type_hints
@@ -196,10 +197,10 @@ class Report:
     def to_pandas(self, number: int = 0) -> Any:
         """A table of the report as a DataFrame of pandas; names of columns carry their unit, as in `time (s)`."""
         try:
-            import pandas as pd
+            pandas = import_module("pandas")
         except ModuleNotFoundError as error:
             raise MissingEngine("a DataFrame needs the package 'pandas'; run pip install pandas") from error
-        return pd.DataFrame(self._columns_of(number))
+        return pandas.DataFrame(self._columns_of(number))
 
     def _columns_of(self, number: int) -> dict[str, list[Cell]]:
         """The cells of a table by column; a name that is there twice gets a number."""
