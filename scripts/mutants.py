@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE, TESTS = ROOT / "src", ROOT / "tests"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.txt"
 ROOMS_THAT_ACT = ("engines", "experiment", "lab", "server", "simulate", "watch")  # their tests are slow uncompiled
-TEST_LIMIT_S = 0.5  # of CPU for one test, uncompiled and traced
+TEST_LIMIT_S = 2  # of CPU for one test, uncompiled and traced
 MUTANT_LIMIT_S = 3  # of CPU for the tests of one mutant, by their times without the change
 OPTIONS = ("-q", "-m", "not engine and not paper", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=100")
 OPTIONS += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # hypothesis is imported already
@@ -268,7 +268,7 @@ class SameExamples(Limited):
     Writes the test that failed into a file.
     """
 
-    limit_s = 6 * TEST_LIMIT_S
+    limit_s = 5 * TEST_LIMIT_S
 
     def __init__(self, failed: Path) -> None:
         super().__init__()
@@ -368,7 +368,7 @@ class Trials(SameExamples):
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Instead of running all tests once."""
         self.items = {item.nodeid: item for item in session.items}
-        for function in filter(lambda it: isinstance(it, FunctionType), gc.get_objects()):
+        for function in (it for it in gc.get_objects() if type(it) is FunctionType):
             self.functions[function.__code__.co_filename].append(function)
         read_records_by_attributes()
         if not self.record.exists():
