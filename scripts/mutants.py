@@ -44,7 +44,7 @@ SOURCE, TESTS = ROOT / "src", ROOT / "tests"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.txt"
 ROOMS_THAT_ACT = ("engines", "experiment", "lab", "server", "simulate", "watch")  # their tests are slow uncompiled
 TEST_LIMIT_S = 2  # of CPU for one test, uncompiled and traced
-MUTANT_LIMIT_S = 3  # of CPU for the tests of one mutant, by their times without the change
+MUTANT_LIMIT_S = 30  # of CPU for the tests of one mutant, by their times without the change
 OPTIONS = ("-q", "-m", "not engine and not paper", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=100")
 OPTIONS += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # hypothesis is imported already
 OPTIONS += ("-W", "ignore::RuntimeWarning")  # of integers that overflow in uncompiled kernels
