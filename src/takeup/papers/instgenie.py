@@ -5,14 +5,14 @@ templates by Zipf's law.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Report, Table
 from takeup.papers import Findings, report_parts, with_kind
-from takeup.serving.editing.planner.block_formats import FORMATS, BlockCost, greedy_plan, plan_formats, step_s
+from takeup.serving.editing.planner.block_formats import FORMATS, BlockCost, Format, greedy_plan, plan_formats, step_s
 from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL, costs_of, flop_of
 from takeup.serving.scheduling.edit_routing import EDIT_ROUTES, StepCosts, fifo, similar_masks
 from takeup.serving.simulate.edits import EditFleet, generate_edits, simulate_edits
@@ -41,17 +41,23 @@ def operations(expected: Numbers) -> Findings:
     rows: list[tuple[Cell, ...]] = []
     checks = []
     for name, network in NETWORKS.items():
-        cases = [("full", 1.0, part[f"{name}_full"])]
-        for what in ("kv", "output"):
-            cases += [(what, m, tera) for m, tera in zip(part["masks"], part[f"{name}_{what}"], strict=True)]
-        for what, share, tera in cases:
-            ours = flop_of(network, what, share) / 1e12  # type: ignore[arg-type]
+        for what, share, tera in _operation_cases(part, name):
+            ours = flop_of(network, what, share) / 1e12
             rows.append((name, what, share, tera, ours))
             tolerance = tera * part["tolerance_percent"] / 100
             label = f"operations of {name}, {what}, mask {share:g}"
             checks.append(Check.near(label, ours, tera, tolerance, unit="TFLOP", source=part["source"]))
     columns = (Column("network"), Column("format"), Column("mask", "", 2), Column("counted", "TFLOP"), Column("ours"))
     return Findings(tuple(checks), (Table("Operations of a step at 1024x1024", columns, tuple(rows)),))
+
+
+def _operation_cases(part: Numbers, name: str) -> Iterator[tuple[Format, float, float]]:
+    """Format, mask share and counted TFLOP."""
+    formats: tuple[Format, ...] = ("kv", "output")
+    yield "full", 1.0, part[f"{name}_full"]
+    for what in formats:
+        for share, tera in zip(part["masks"], part[f"{name}_{what}"], strict=True):
+            yield what, share, tera
 
 
 def plans(expected: Numbers) -> Findings:

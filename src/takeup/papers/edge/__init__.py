@@ -72,17 +72,14 @@ def figure_2(expected: Numbers, tick: Tick) -> Findings:
     part = expected["figure_2"]
     samples = _sample_sweep(expected, "figure_2", "num_devices", paper_setting, tick)
     gaps = _saving_gaps(samples)
+    title, devices = "Figure 2: mean energy by number of devices", part["num_devices"]
     tables = (
-        _mean_table(
-            "Figure 2: mean energy by number of devices", "devices", "J", part["num_devices"], samples, "energy_j"
-        ),
-        _mean_table("Accepted requests by number of devices", "devices", "", part["num_devices"], samples, "accepted"),
-        _gap_table(part["num_devices"], gaps),
+        _mean_table(title, "devices", "J", devices, samples, "energy_j"),
+        _mean_table("Accepted requests by number of devices", "devices", "", devices, samples, "accepted"),
+        _gap_table(devices, gaps),
     )
-    chart = _energy_chart("Figure 2: mean energy by number of devices", "devices", part["num_devices"], samples)
-    return Findings(
-        _mean_checks(expected, "figure_2", "num_devices", samples) + _gap_checks(part, gaps), tables, (chart,)
-    )
+    checks = _mean_checks(expected, "figure_2", "num_devices", samples) + _gap_checks(part, gaps)
+    return Findings(checks, tables, (_energy_chart(title, "devices", devices, samples),))
 
 
 def cpu_sweep(expected: Numbers, tick: Tick) -> Findings:

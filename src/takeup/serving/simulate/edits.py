@@ -102,12 +102,15 @@ class _EditSimulation:
             first_s = now_s if worker.running else max(now_s, min(ready_s for ready_s, _ in worker.waiting))
             self._at(first_s, "step", worker)
 
-    def _step(self, now_s: float, worker: _EditWorker) -> None:
-        """Step boundary: remove finished edits, let ready edits join the batch, and start the next step."""
+    def _finish(self, now_s: float, worker: _EditWorker) -> None:
         for job, left in worker.running:
             if left == 0:
                 self.done[job.number] = now_s - job.arrival_s
         worker.running = [(job, left) for job, left in worker.running if left > 0]
+
+    def _step(self, now_s: float, worker: _EditWorker) -> None:
+        """Step boundary: remove finished edits, let ready edits join the batch, and start the next step."""
+        self._finish(now_s, worker)
         ready = [job for ready_s, job in worker.waiting if ready_s <= now_s]
         num_free = self._fleet.max_batch - len(worker.running)
         joined = self._join(ready, [job for job, _ in worker.running], num_free) if ready and num_free else []

@@ -175,13 +175,11 @@ class WorkerHandle:
     def take(self, number: int, order: JobHandle, job: ImageJob, on_dropped: Callable[[], None]) -> None:
         """Assign the job to this worker."""
         with self._lock:
-            if not self.is_ready:
-                gone = True
-            else:
-                gone = False
+            is_ready = self.is_ready
+            if is_ready:
                 self._assigned[number] = _AssignedJob(order, on_dropped)
                 self._remember(job)
-        if gone:
+        if not is_ready:
             on_dropped()
             return
         order.on_cancel = lambda: self.send("cancel", number)

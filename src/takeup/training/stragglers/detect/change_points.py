@@ -6,7 +6,7 @@ the hazard. This detector estimates in hindsight where the current run began.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
@@ -52,21 +52,7 @@ class Sensitivity:
 
     def rule(self) -> DetectionRule:
         """The same as a tuple for the kernel."""
-        return DetectionRule(
-            math.log(self.least_ratio),
-            self.least_points,
-            self.points_by_noise,
-            self.least_share,
-            self.noise_widths,
-            self.return_bonus,
-            self.num_settling,
-            self.num_level,
-            self.hazard,
-            self.creep_drift,
-            self.creep_limit,
-            self.few_share,
-            self.agreement,
-        )
+        return DetectionRule(math.log(self.least_ratio), *astuple(self)[1:])
 
 
 @dataclass(frozen=True, slots=True)
