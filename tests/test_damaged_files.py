@@ -205,3 +205,13 @@ def test_a_parquet_file_with_more_rows_than_its_bytes_can_hold_is_refused(tmp_pa
 
     with pytest.raises(BadTrace, match="3000000 rows, more than 1000000"):
         read_table(tmp_path / "keys.parquet", [TraceColumn("key", "text")])
+
+
+def test_an_encrypted_npz_is_named(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cell.npz"
+    save_instance(path, two_devices())
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+
+    assert_one_sentence(run("edge", "solve", str(path)), "cell.npz", "encrypted")

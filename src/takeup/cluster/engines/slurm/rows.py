@@ -231,7 +231,7 @@ def expand_hosts(text: str) -> Iterator[str]:
 
 
 def _expand(part: str) -> Iterator[str]:
-    match = BRACKETS.search(part)
+    match = BRACKETS.search(part) if "[" in part else None  # a search through a long name would be slow
     if match is None:
         yield part
         return
