@@ -88,7 +88,7 @@ def chosen(only: str | None) -> list[TourStop]:
 
 
 def line_of(stop: TourStop, report: Report) -> str:
-    """The line of a system: our number beside that of the best alternative."""
+    """The line of a system: our number compared with that of the best alternative."""
     shown = shown_of(stop.measure, report)
     best = f"{shown.best} {shown.text(shown.best)}"
     return f"{stop.system:15}{shown.ours:>8}  ({best})  {shown.measure.what}"

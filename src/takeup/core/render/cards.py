@@ -27,7 +27,7 @@ code { background: var(--stripe); border-radius: .3rem; padding: .15rem .3rem; f
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of the small chart: its label, its length, and the number beside it as text."""
+    """A bar of the small chart: its label, its length, and its number as text."""
 
     label: str
     value: float
