@@ -55,7 +55,7 @@ def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
 def training() -> None:
     """Find slow ranks and links of PyTorch jobs (watch), and plan pipelines that absorb slow links.
 
-    Planners of pipelines: gpipe one_f_one_b interleaved_1f1b zb_h1 zb_h2 zbv adaptra adaptra_initial adaptra_as_published.
+    Planners: gpipe one_f_one_b interleaved_1f1b zb_h1 zb_h2 zbv adaptra adaptra_initial adaptra_as_published.
     """
 
 
