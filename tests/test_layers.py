@@ -43,6 +43,7 @@ SPLIT = {"pipelines", "stragglers", "diffusion", "editing"}  # subjects with roo
 TOP = ("experiment", "commands", "file_kinds")  # above all other rooms of a domain, in this order
 OUTSIDE = {
     "cli",
+    "completion",
     "output",
     "rerun",
     "tour",

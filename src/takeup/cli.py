@@ -1,5 +1,6 @@
 """The command tree. A command's module is imported only when the command is named, so that help is fast."""
 
+import os
 import re
 import sys
 
@@ -71,6 +72,8 @@ def main() -> None:
 
 
 def _exit_code() -> int:
+    if "_TAKEUP_COMPLETE" in os.environ:
+        load("takeup.completion:register")()
     try:
         code = takeup.main(prog_name="takeup", standalone_mode=False)
         return code if isinstance(code, int) else 0  # click returns the argument of `ctx.exit`
