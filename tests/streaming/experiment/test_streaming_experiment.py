@@ -450,6 +450,12 @@ def test_a_goal_makes_stalls_more_likely() -> None:
     assert capped > 1.2 * free
 
 
+def test_the_best_threshold_of_a_player_with_a_goal_is_below_it() -> None:
+    free, capped = (column(report("optimise", goal_s=goal_s).tables[0], "start at")[0] for goal_s in (None, 8.0))
+
+    assert 0.1 <= capped <= 8.0 < free
+
+
 @pytest.mark.parametrize("values", [{"log": "x.csv"}, {"opportunistic": True}, {"give_up_per_s": 0.1}])
 def test_a_goal_is_refused_where_no_equation_has_it(values: dict[str, Any]) -> None:
     with pytest.raises(BadScenario, match="leave goal_s out"):

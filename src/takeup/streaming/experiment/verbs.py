@@ -57,6 +57,7 @@ MEAN_FIELD = (
     "whole-cell simulations in five cells: 'takeup streaming compare cell' measures yours",
 )
 AnyCell = SolvedCell | ImpatientCell | SimulatedCell
+LEAST_START_S = 0.1  # with a buffer goal, where a player that resumes on nothing has no solution
 MOST_STATES_FOR_CDF = 20  # the law of the start-up delay takes seconds for large chains; its mean does not
 NUM_THRESHOLDS, NUM_SLOW_THRESHOLDS, SHORTEST_AXIS_S = 41, 11, 20.0
 
@@ -149,14 +150,15 @@ def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     solved = SolvedCell(cell)
     first, cost = solved.solutions[0], _over_views(waiting_cost(scenario.stall_cost), solved)
     goal_s = np.inf if scenario.goal_s is None else scenario.goal_s
-    player = best_threshold(first, cost, resume_s=scenario.resume_s, goal_s=goal_s).player
+    least_s = 0.0 if scenario.goal_s is None else LEAST_START_S
+    player = best_threshold(first, cost, least_s=least_s, resume_s=scenario.resume_s, goal_s=goal_s).player
     rows: list[AnswerRow] = [(cell, player, solved.answer(player), solved.mos(player))]
     rows, logged, notes = _with_log(rows, fitted)
     if fitted is not None and notes:
         player = _best_on_the_log(cell, fitted, scenario)
         rows, logged, _ = _with_log([(cell, player, solved.answer(player), solved.mos(player)), *rows], fitted)
         notes = ("first row: the best threshold on the log itself; second row: what the equations chose", *notes)
-    grid = np.linspace(0.0, max(10.0, 2 * player.start_s), 61)
+    grid = np.linspace(least_s, max(10.0, 2 * player.start_s), 61)
     line = [cost(first, Player(float(start_s), scenario.resume_s, goal_s)) for start_s in grid]
     name = f"seconds of start-up + {scenario.stall_cost:g} x seconds in stalls"
     curve = curve_series("Cost by start threshold", "start threshold", "cost", [Curve(name, grid.tolist(), line)])
