@@ -45,7 +45,16 @@ EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.txt"
 ROOMS_THAT_ACT = ("engines", "experiment", "lab", "server", "simulate", "watch")  # their tests are slow uncompiled
 TEST_LIMIT_S = 2  # of CPU for one test, uncompiled and traced
 MUTANT_LIMIT_S = 30  # of CPU for the tests of one mutant, by their times without the change
-OPTIONS = ("-q", "-m", "not engine and not paper", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=100")
+OPTIONS: tuple[str, ...] = (
+    "-q",
+    "-m",
+    "not engine and not paper",
+    "-p",
+    "no:cacheprovider",
+    "--tb=native",
+    "-o",
+    "timeout=100",
+)
 OPTIONS += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # hypothesis is imported already
 OPTIONS += ("-W", "ignore::RuntimeWarning")  # of integers that overflow in uncompiled kernels
 WARM = ("numba", "scipy.optimize", "scipy.stats", "hypothesis", "pydantic", "rich.console", "rich.progress", "click")
@@ -182,14 +191,14 @@ def _head(statement: ast.stmt) -> str:
     return next(line for line in ast.unparse(statement).splitlines() if not line.startswith("@"))
 
 
-class Changed(SourceFileLoader, MetaPathFinder):
+class Changed(SourceFileLoader, MetaPathFinder):  # type: ignore[misc]
     """Imports the changed module in place of the original."""
 
     def __init__(self, mutant: Mutant) -> None:
         super().__init__(mutant.module, str(mutant.path))
         self.mutant = mutant
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # type: ignore[override]
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """The specification of the changed module, and none of others."""
         return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
 
