@@ -112,7 +112,7 @@ STOPS = (
             "players": ["dash.js", "hls.js"],
         },
         Measure(
-            "of the videos stall with the advised start threshold of dash.js",
+            "of the videos stall with the advised start of dash.js",
             "best",
             "P(stall)",
             " %",
@@ -147,7 +147,7 @@ STOPS = (
         "Spot jobs are evicted without any warning.",
         {"domain": "cluster", "verb": "compare", "workload": "small", "policies": ["fifo", "kube", "slurm", "gfs"]},
         Measure(
-            "of the spot GPU time runs with a promise; stock schedulers promise nothing",
+            "of spot GPU time has a promise; stock schedulers have none",
             "gfs",
             "spot time promised",
             " %",
@@ -202,7 +202,7 @@ STOPS = (
         "Edits recompute everything to change a tenth.",
         {"domain": "papers", "verb": "reproduce", "paper": "instgenie"},
         Measure(
-            "per edit in the mean, masks of all sizes over eight workers",
+            "per edit in the mean, all sizes of masks, eight workers",
             "earliest_finish",
             "mean",
             " s",
