@@ -1,7 +1,8 @@
 """Real players in a real browser against the replay of a log: `python -m benchmarks.streaming browsers --logs FOLDER`.
 
-Logs are scaled to 1.1 times the bitrate of a clip. Each is the rate of a link over which dash.js, Shaka and
-hls.js in turn play the clip in Chromium, with start thresholds from 2 to 20 s and buffer goals from 10 to 50 s.
+Logs are scaled to 1.1 times the bitrate of a clip. Each is the rate of a link over which dash.js, Shaka and hls.js in
+turn play the clip in Chromium, with start thresholds from 2 to 12 s and buffer goals from 10 to 50 s, from the moment
+of the log at which the replay has about eight seconds of stalls.
 `scripts/browser-lab` fetches what this needs. With `--cmcd FILE` the requests of the first dash.js run are kept.
 """
 
@@ -23,8 +24,9 @@ from takeup.streaming.advice.players import PROFILES
 from takeup.streaming.simulate.replay import SteadyLog
 from takeup.streaming.traces import read_log
 
-BITRATE_BPS, SEGMENT_S, LENGTH_S, SPEED = 400e3, 2.0, 40.0, 1.1
-SETTINGS = ((2.0, 10.0), (4.0, 30.0), (8.0, 20.0), (12.0, 30.0), (20.0, 50.0))  # start, goal
+BITRATE_BPS, SEGMENT_S, LENGTH_S, SPEED = 400e3, 2.0, 30.0, 1.1
+USUAL_STALL_S = 8.0
+SETTINGS = ((2.0, 10.0), (4.0, 30.0), (8.0, 20.0), (12.0, 50.0), (6.0, 15.0))  # start, goal
 LIMIT_S, LEAST_S, BAR = 400.0, 2.0, 0.1
 
 
@@ -38,7 +40,10 @@ def runs(
         rates = np.maximum(rates / rates.mean() * SPEED, 0.02) * BITRATE_BPS  # a link that stands still ends a request
         player = PROFILES[name].with_start(start_s, SEGMENT_S, BITRATE_BPS)
         player = replace(player, goal_s=goal_s, top_goal_s=goal_s)
-        told = SteadyLog(np.ones(len(rates)), rates).outcomes(player, BITRATE_BPS, 1e12, length_s=LENGTH_S)[0]
+        steady = SteadyLog(np.ones(len(rates)), rates)
+        outcomes = steady.outcomes(player, BITRATE_BPS, 1e12, length_s=LENGTH_S)
+        place = int(np.argmin(np.abs(outcomes[:, 2] - USUAL_STALL_S)))
+        told, rates = outcomes[place], np.roll(rates, -int(steady.begins()[place]))
         try:
             played = watch(tools, clip, name, player, np.resize(rates, 600).tolist(), LIMIT_S)
             seen, requests = asyncio.run(played)

@@ -218,3 +218,11 @@ def test_a_recorded_session_plays_as_the_replay_does(goal_s: float) -> None:
     assert play_segments(np.full(12, 2.0), np.array(took_s), player) == pytest.approx(
         (found[1], found[2], found[3]), abs=1e-6
     )
+
+
+@pytest.mark.parametrize("rule", ["bola", "bba", "dynamic"])
+def test_a_higher_goal_at_the_highest_bitrate_does_not_keep_a_player_from_reaching_it(rule: str) -> None:
+    player = Player(4.0, 4.0, 18.0, 4.0, rule, top_goal_s=30.0)
+    found = log_of([10e6] * 400).outcomes(player, LADDER_BPS, 300.0)[:, 4]
+
+    assert found.min() > 1.5e6

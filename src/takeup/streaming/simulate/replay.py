@@ -69,7 +69,7 @@ def _highest_below(rungs_bps: Floats, rate_bps: float) -> int:
 @inner
 def _bola(rules: Rules, buffer_s: float, last: int, rate_bps: float) -> int:
     rungs = rules.rungs_bps
-    scale = rules.goals_s[1] / (math.log(rungs[-1] / rungs[0]) + GAMMA_S)
+    scale = rules.goals_s[0] / (math.log(rungs[-1] / rungs[0]) + GAMMA_S)
     best, most = 0, -np.inf
     for rung in range(len(rungs)):
         score = (scale * (math.log(rungs[rung] / rungs[0]) + GAMMA_S) - buffer_s) / rungs[rung]
@@ -90,7 +90,7 @@ def _rung(rules: Rules, buffer_s: float, last: int, rate_bps: float) -> int:
         return _highest_below(rules.rungs_bps, SAFETY * rate_bps)
     if rules.rule in (1, 3):
         return _bola(rules, buffer_s, last, rate_bps)
-    goal_s = rules.goals_s[1]
+    goal_s = rules.goals_s[0]
     share = min(max((buffer_s - RESERVOIR * goal_s) / ((CUSHION - RESERVOIR) * goal_s), 0.0), 1.0)
     low, high = rules.rungs_bps[0], rules.rungs_bps[-1]
     return _highest_below(rules.rungs_bps, low + share * (high - low) + 1e-6)
