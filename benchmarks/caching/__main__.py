@@ -7,6 +7,7 @@ from benchmarks.support.parts import run_part
 PARTS = {
     "replay": "replay of requests and of job graphs, compared with libCacheSim",
     "spark-engine": "the plug-in in real executors, compared with stock Spark",
+    "spark-everyday": "everyday jobs on Spark, each once, with what-if beside the measurement",
     "dask-engine": "spilling under each policy, compared with stock Dask",
 }
 

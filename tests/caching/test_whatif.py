@@ -130,11 +130,16 @@ def test_a_log_without_block_updates_says_what_to_set() -> None:
 # Hits and reads that the plug-in counted when the same application ran under `dag` with the same memory.
 DAG_RUNS = {
     "everyday-scan.eventlog.gz": (60, 96),
-    "everyday-chain.eventlog.gz": (101, 203),
     "everyday-notebook.eventlog.gz": (188, 256),
     "everyday-mixed-levels.eventlog.gz": (160, 192),
+    "everyday-sliding-days.eventlog.gz": (264, 272),  # the plug-in gave way
 }
-STOCK_RUNS = ("scan-short-of-memory.eventlog.gz", "window-short-of-memory.eventlog.gz", *DAG_RUNS)
+STOCK_RUNS = (
+    "scan-short-of-memory.eventlog.gz",
+    "window-short-of-memory.eventlog.gz",
+    "everyday-chain.eventlog.gz",
+    *DAG_RUNS,
+)
 
 
 @pytest.mark.parametrize("log", STOCK_RUNS)
@@ -144,7 +149,7 @@ def test_the_hits_of_stock_spark_are_predicted_within_five_percent(log: str) -> 
 
     predicted = whatif(log, policies=("spark",), capacities=("recorded",)).tables[0].rows[0]
 
-    assert 0 < measured < 1
+    assert 0 < measured <= 1
     assert predicted[3] == pytest.approx(measured, abs=0.05)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +34,7 @@ SHOWN_DECISIONS = 20
 RECORDED = "recorded"  # a size of the cache: that of the run in the event log
 UNROLL_BYTES = 1 << 20  # what Spark reserves for a block that it begins to store, spark.storage.unrollMemoryThreshold
 EXECUTION_SHARE = 0.5  # of the pool, which tasks may take from stored blocks: 1 - spark.memory.storageFraction
+GIVES_WAY = 1.01  # times the task time of Spark's own rule
 WORTH_PROCESSES = 20_000_000  # accesses; below that, starting processes takes longer than the replay
 
 
@@ -183,13 +185,19 @@ def _replay_jobs(point: Point) -> CachingResult:
 
 
 def _replay_log(scenario: CachingScenario, spec: PolicySpec, capacity_bytes: int) -> CachingResult:
-    """As the plug-in runs: without a profile, policies that use the graph also guess what later jobs read."""
+    """As the plug-in runs: without a profile, policies that use the graph also guess what later jobs read.
+
+    Where that costs more than Spark's own rule, the plug-in notices and gives way.
+    """
     from takeup.caching.simulate.compiled.replay import replay
 
     log, model = _load_log(scenario), _model(scenario, capacity_bytes)
     if spec.offline or not spec.uses_table or scenario.profile == "recurring":
         return replay(spec, log.workload, model)
-    return simulate(spec, log.workload, model, expected=expected_by_job(log.workload, log.kinds))
+    result = simulate(spec, log.workload, model, expected=expected_by_job(log.workload, log.kinds))
+    stock = replay(find_policy("spark"), log.workload, model)
+    gives_way = result.task_time_s > GIVES_WAY * stock.task_time_s
+    return replace(stock, policy=spec.name) if gives_way else result
 
 
 def _whatif(scenario: CachingScenario, quiet: bool) -> Report:

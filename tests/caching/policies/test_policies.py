@@ -255,9 +255,9 @@ def test_dag_keeps_the_block_that_is_needed_sooner() -> None:
 @pytest.mark.parametrize(("cost_s", "victim"), [(100.0, "a"), (1000.0, "b")])
 def test_dag_keeps_a_block_that_is_needed_later_only_if_it_is_much_dearer(cost_s: float, victim: str) -> None:
     cache = Cache("dag-admission", 2)
-    cache.task("later", "a", position=2)
+    cache.task("later", "a", position=11)
     cache.task("sooner", "b", position=1)
-    cache.put("a", cost_s=cost_s)  # one position is five horizons of 0.2 bytes: worth a factor of e**5 = 148
+    cache.put("a", cost_s=cost_s)  # ten bytes are five horizons of two bytes: worth a factor of e**5 = 148
     cache.put("b", cost_s=1.0)
 
     assert cache.put("e") == victim

@@ -20,7 +20,7 @@ from takeup.caching.model import BlockId
 from takeup.caching.policies.base import Rank, RankedPolicy
 
 NUM_CONSUMERS = 8  # later ones are discounted away; the bound keeps an update cheap for a block that all tasks read
-HORIZON_SHARE = 0.1  # of the cache; small keeps the order close to next use, and cost and size decide among neighbours
+HORIZON_SHARE = 1.0  # of the cache: what is read within one turnover competes by cost and size, beyond it by distance
 RESOLUTION = 2.0**20  # of the logarithm; coarser than rounding, so that every implementation sees the same ties
 
 

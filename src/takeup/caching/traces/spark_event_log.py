@@ -19,6 +19,7 @@ nor which partitions of a parent a partition reads, so:
 - `unpersist` removes the blocks of an RDD; when it is persisted again, its blocks are new ones.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -117,8 +118,8 @@ class Lineage:
 
 
 def _kind(rdd: Rdd) -> str:
-    """What RDDs have in common that a loop makes in every round."""
-    return f"{rdd.name}|{rdd.site}|{rdd.num_partitions}"
+    """What RDDs have in common that a loop makes in every round; plans hold numbers, which differ between rounds."""
+    return re.sub(r"\d+", "0", f"{rdd.name}|{rdd.site}")
 
 
 def _is_persisted(rdd: Rdd) -> bool:

@@ -177,3 +177,32 @@ def test_what_a_disk_keeps_is_worth_its_reading_and_not_its_computation(class_pa
     )
 
     assert told == ["[rdd_1_0]"]
+
+
+def test_what_is_saved_is_counted_against_sparks_own_rule(class_path: str) -> None:
+    """Spark has room for two of three blocks and drops the first; the policy still has it, and lacks the third."""
+    told = answers(
+        class_path,
+        ("room", 0, 2**20 + 1000),
+        *[event for block in (1, 2, 3) for event in in_memory(block, MEMORY_ONLY, cost_s=2.0)],
+        ("saved", 0),
+        ("read", 1),
+        ("saved", 0),
+        ("read", 3),
+        ("saved", 0),
+    )
+
+    assert told == ["0 0.0", "0 2.0", "1 2.0"]
+
+
+def test_a_block_that_is_made_again_and_that_spark_would_have_is_a_loss(class_path: str) -> None:
+    told = answers(
+        class_path,
+        ("room", 0, 2**21),
+        *in_memory(1, MEMORY_ONLY, cost_s=2.0),
+        ("removed", 1),
+        ("arrives", 1, *MEMORY_ONLY),
+        ("saved", 0),
+    )
+
+    assert told == ["1 -2.0"]

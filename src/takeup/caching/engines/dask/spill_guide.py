@@ -73,7 +73,8 @@ ConsumerUpdate = Announcement | tuple[Hashable, bool] | tuple[Hashable]
 
 FILE_BYTES = 65_536  # fixed cost of a file read, in bytes; writes are not counted, a value is written once
 FIRST_ESTIMATE = 16  # finished tasks before their mean size is used
-FIRST_CAPACITY_STEPS = 16  # until then: small, so that the order is nearly that of the next use
+HORIZON_SHARE = 0.1  # of the target: files of equal size cost the same, so the order stays close to next use
+FIRST_HORIZON_STEPS = 1.6  # until then
 BLOCKED_STEPS = 32  # steps per worker by which a consumer that cannot run yet is moved back
 PENDING_FREE_SHARE = 0.2  # of the target: bound on values that are about to be freed and are not spilled
 HAS_READERS = (0.0, 0.0, 0.0)
@@ -127,7 +128,7 @@ class SpillGuide:
         self.pending_frees = PendingFrees(PENDING_FREE_SHARE * target_bytes)
         self.follows_peers = spec.base == "lerc"
         self._target_bytes = target_bytes
-        self._ranks = cast(BlockRanking, spec.make(self.table, FIRST_CAPACITY_STEPS))
+        self._ranks = cast(BlockRanking, spec.make(self.table, FIRST_HORIZON_STEPS))
         self._uses_table = spec.uses_table
         self._values: dict[Hashable, WorkerValue] = {}
         self._unannounced: list[Hashable] = []
@@ -397,5 +398,5 @@ class SpillGuide:
         """Update the capacity in steps whenever the number of finished tasks doubles."""
         if self._num_finished >= FIRST_ESTIMATE and self._num_finished & (self._num_finished - 1) == 0:
             step_bytes = self._touched_bytes / self._num_finished / self._num_workers
-            self._ranks.capacity_bytes = self._target_bytes / max(1.0, step_bytes)
+            self._ranks.capacity_bytes = HORIZON_SHARE * self._target_bytes / max(1.0, step_bytes)
             self.order.all_drifted()

@@ -23,10 +23,11 @@ final class Counters {
     static final int STOCK_HITS = 15; // these as Spark's own rule would have had them, see Shadow
     static final int SAVED_NS = 16;
     static final int SAVED_READ_BYTES = 17;
+    static final int GAVE_WAY = 18;
     static final String[] NAMES = {
         "puts", "evictions", "evictions_with_references", "evicted_bytes", "refused", "inactive_bytes", "stored_blocks",
         "groups", "choices", "choice_ns", "failures", "messages", "installed", "process_cpu_ns",
-        "prefetches", "stock_hits", "saved_ns", "saved_read_bytes"
+        "prefetches", "stock_hits", "saved_ns", "saved_read_bytes", "gave_way"
     };
 
     private final AtomicLongArray values = new AtomicLongArray(NAMES.length);

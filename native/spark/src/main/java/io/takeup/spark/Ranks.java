@@ -16,7 +16,7 @@ final class Ranks {
     }
 
     private static final int NUM_CONSUMERS = 8;
-    private static final double HORIZON_SHARE = 0.1;
+    private static final double HORIZON_SHARE = 1;
     private static final double RESOLUTION = 1 << 20;
 
     private Ranks() {}

@@ -11,6 +11,8 @@ import java.util.Map;
  * costs or saves.
  */
 final class Shadow {
+    private static final long UNROLL_BYTES = 1 << 20; // what Spark makes free for a block that it begins to store
+
     private final LinkedHashMap<Long, Long> sizes = new LinkedHashMap<>(16, 0.75f, true); // least recent first
     private final Map<Integer, Long> bytesOfRdd = new HashMap<>();
     private long usedBytes;
@@ -56,11 +58,12 @@ final class Shadow {
 
     private void put(long block, long sizeBytes) {
         long siblingBytes = bytesOfRdd.getOrDefault(Keys.rdd(block), 0L);
-        if (sizeBytes <= 1 || siblingBytes + sizeBytes > capacityBytes) { // a size of 1 is none
+        long neededBytes = Math.max(sizeBytes, UNROLL_BYTES);
+        if (sizeBytes <= 1 || siblingBytes + neededBytes > capacityBytes) { // a size of 1 is none
             return;
         }
         Iterator<Map.Entry<Long, Long>> order = sizes.entrySet().iterator();
-        while (usedBytes + sizeBytes > capacityBytes && order.hasNext()) {
+        while (usedBytes + neededBytes > capacityBytes && order.hasNext()) {
             Map.Entry<Long, Long> entry = order.next();
             if (Keys.rdd(entry.getKey()) != Keys.rdd(block)) {
                 order.remove();

@@ -345,6 +345,15 @@ public final class TakeupStore extends MemoryStore {
         }
     }
 
+    /** Not an error: the policy does not suit the application. */
+    void giveWay(String reason) {
+        if (!isStock) {
+            isStock = true;
+            counters.add(Counters.GAVE_WAY, 1);
+            LOG.warn("takeup: eviction is Spark's own from now on, because {}", reason);
+        }
+    }
+
     void giveUp(Throwable error) {
         if (!isStock) {
             isStock = true;

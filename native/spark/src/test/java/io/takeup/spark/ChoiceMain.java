@@ -55,6 +55,18 @@ public final class ChoiceMain {
             case "foretold": // a task of a later job, position
                 open(ranks, id, Keys.future(event.get(2).asInt()), event.get(3).asDouble());
                 break;
+            case "room": // bytes of memory
+                ranks.hasRoomFor(event.get(2).asLong());
+                break;
+            case "removed":
+                ranks.removed(id);
+                break;
+            case "read":
+                ranks.read(id, true);
+                break;
+            case "saved": // hits of Spark's own rule, and seconds saved compared with it
+                System.out.printf(java.util.Locale.ROOT, "%d %.1f%n", ranks.stockHits(), ranks.savedS());
+                break;
             case "prefetch": // bytes of room
                 System.out.println(ranks.takeNextFromDisk(event.get(2).asLong()));
                 break;
