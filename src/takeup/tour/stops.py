@@ -153,7 +153,7 @@ STOPS = (
             " %",
             more_is_better=True,
         ),
-        "A forecast of the demand says which capacity can be guaranteed, and for how long. fifo evicts nobody, "
+        "A forecast of the demand says which capacity can be guaranteed, and for how long. fifo evicts no job, "
         "and lets high-priority jobs wait longest; kube and slurm evict as often as gfs does, without a promise. "
         "On a fleet that is always full there is nothing to promise.",
         "takeup cluster run gfs --engine slurm --dry-run",
