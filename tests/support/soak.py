@@ -182,7 +182,9 @@ class Growth:
     def row(self, minutes: float) -> tuple[str, bool]:
         """A line of the table, and whether the program stays as it is."""
         rows = np.array(self.samples)
-        late = rows[rows[:, 0] > 60 * minutes * WARM_SHARE]
+        late = rows[rows[:, 0] > 60 * minutes * WARM_SHARE] if len(rows) else rows
+        if len(late) < 2:
+            return f"| {self.name} | {len(late)} | it ended early |  |  |  | NO |", False
         slopes = [600 * float(np.polyfit(late[:, 0], late[:, place], 1)[0]) for place in range(1, 5)]
         cells = [f"{late[-1, place]:.0f} ({slope:+.2f})" for place, slope in enumerate(slopes, start=1)]
         holds = slopes[0] < MOST_MB and abs(slopes[1]) < 1 and abs(slopes[2]) < 1 and abs(slopes[3]) < 1
@@ -214,7 +216,7 @@ def _memory_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise ValueError(pid)
+    return 0.0  # it has ended, and its parent does not know yet
 
 
 def main() -> None:

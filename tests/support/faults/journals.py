@@ -20,6 +20,7 @@ from takeup.cluster.model import Evict, Grade, Start
 
 Entries = list[dict[str, Any]]
 NUM_OPERATIONS = 10
+GONE = "999"  # a job that no longer waits: evictions for it are not put off until it starts
 
 
 @dataclass(slots=True)
@@ -192,7 +193,7 @@ class ControllerWriter:
             return
         for number, spot in enumerate(spots):
             attempt(2 * number, opened[0].observe)
-            attempt(2 * number + 1, lambda s=spot: opened[0].apply(Evict(s, waiting[0], 0.0, "test")))  # type: ignore[misc]
+            attempt(2 * number + 1, lambda s=spot: opened[0].apply(Evict(s, GONE, 0.0, "test")))  # type: ignore[misc]
             slurm.tick(1.0)
         attempt(90, opened[0].observe)
         attempt(91, lambda: opened[0].apply(Start(waiting[1], (f"n{self.num_nodes - 1}",), Grade.HIGH, "test")))
