@@ -123,6 +123,24 @@ def benefit(policy: str, as_json: bool, out: Path | None, quiet: bool, **setting
 
 
 @cluster.command()
+@click.option(
+    "--sacct", "records", required=True, help="sacct -P or --json, kubectl get pods -o json, or CSV; - reads stdin."
+)
+@click.option("--nodes", help="80x8, a100=80x8,h100=10x8, or a file of 'sinfo --json'; by default what ran at once.")
+@click.option("--map", "column_map", multiple=True, help="NAME=COLUMN, such as spot=best_effort=1,submit=submit_time.")
+@click.option("--price", "prices", multiple=True, help="USD for a GPU-hour: MODEL=USD or a number. May be repeated.")
+@click.option("--own", "own_policy", help="The site's own policy; slurm for sacct, kube for pods, fifo for others.")
+@click.option("--saves-s", type=float, help="Jobs save their work when told, this many seconds before they must leave.")
+@click.option("--spot-share", "drawn_share", type=float, help="Draw this share of jobs as spot; never without asking.")
+@with_options({name: TRACE_OPTIONS[name] for name in ("--seed", "--time-unit-s", "--checkpoint-s", "--guarantee-h")})
+@with_options({name: TRACE_OPTIONS[name] for name in ("--spot-organisation spot_organisations",)}, QUOTA_OPTIONS)
+@output_options
+def whatif(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Your own job records under your policy, stock ones and gfs: GPU time, waits, and USD a month with an interval."""
+    show(_report("whatif", "gfs", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
+@cluster.command()
 @click.argument("models", default="anchored,persistence,last_week_peak")
 @click.option(
     "--demand", help="Table of hourly demand: hours in the first column, GPUs of one pool in each other column."

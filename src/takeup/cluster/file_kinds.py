@@ -1,5 +1,8 @@
-"""Files of cluster that `takeup try` answers: tables of GPU jobs, and hourly demand for GPUs."""
+"""Files of cluster that `takeup try` answers: job records of Slurm and Kubernetes, tables of GPU
+jobs, and hourly demand for GPUs.
+"""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -18,12 +21,23 @@ SUBMISSION = {
 }
 
 
+def _is_sacct(sample: Sample) -> bool:
+    is_json = re.match(r'\s*\{[\s\S]*"jobs"\s*:', sample.text) and '"job_id"' in sample.text
+    return bool(is_json) or (sample.has("jobid", "submit") and "|" in sample.text.partition("\n")[0])
+
+
+def _is_pods(sample: Sample) -> bool:
+    return sample.text.lstrip().startswith("{") and '"items"' in sample.text and "containers" in sample.text
+
+
 def _is_jobs(sample: Sample) -> bool:
     is_v2026 = {"job_info_df.csv", "node_info_df.csv"} <= sample.entries
     return is_v2026 or bool(sample.columns & GPUS and sample.columns & SUBMISSION)
 
 
 KINDS = (
+    FileKind("job records of Slurm (sacct)", _is_sacct, "takeup.cluster.file_kinds:answer_records"),
+    FileKind("pods of Kubernetes", _is_pods, "takeup.cluster.file_kinds:answer_records"),
     FileKind("a table of GPU jobs", _is_jobs, "takeup.cluster.file_kinds:answer_jobs"),
     FileKind(
         "a table of the hourly demand for GPUs",
@@ -31,6 +45,27 @@ KINDS = (
         "takeup.cluster.file_kinds:answer_demand",
     ),
 )
+
+
+def answer_records(path: Path, *, quiet: bool) -> Answer:
+    """The jobs replayed under the site's own policy, stock ones and gfs, counted in GPU-hours."""
+    from takeup.cluster.experiment import ClusterScenario, run
+
+    report = run(ClusterScenario(verb="whatif", records=str(path)), quiet=quiet)
+    rows = rows_of(report)
+    own, ours = rows[0], rows[-1]
+    bounds = "" if ours["from"] is None else f" ({ours['from']:,.0f} to {ours['to']:,.0f} with 95 % confidence)"
+    gain = "the record is too short for an estimate a month" if ours["a month"] is None else (
+        f"that is {ours['a month']:,.0f} GPU-hours a month{bounds}"
+    )  # fmt: skip
+    sentences = (
+        f"{report.notes[0]}.",
+        f"Under {own['policy']} {own['useful GPU time']:.2f} % of GPU time is useful, and high-priority jobs wait "
+        f"{own['high JQT']:,.0f} s on average.",
+        f"Under {ours['policy']} it is {ours['useful GPU time']:.2f} %, and they wait {ours['high JQT']:,.0f} s; "
+        f"{gain}.",
+    )
+    return Answer(report, sentences, f"takeup cluster whatif --sacct {shlex.quote(str(path))} --price USD --nodes NxM")
 
 
 def answer_jobs(path: Path, *, quiet: bool) -> Answer:

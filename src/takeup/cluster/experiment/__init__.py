@@ -17,6 +17,7 @@ _VERBS = {
     "simulate": "takeup.cluster.experiment.replays:simulate",
     "compare": "takeup.cluster.experiment.replays:compare",
     "benefit": "takeup.cluster.experiment.replays:benefit",
+    "whatif": "takeup.cluster.experiment.whatif:whatif",
     "offer": "takeup.cluster.experiment.replays:offer",
     "forecast": "takeup.cluster.experiment.replays:forecast",
     "play": "takeup.cluster.experiment.live:run_engine",

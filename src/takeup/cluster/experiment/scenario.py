@@ -31,7 +31,7 @@ class ClusterScenario(Scenario):
     """
 
     domain: Literal["cluster"] = "cluster"
-    verb: Literal["simulate", "compare", "play", "run", "offer", "benefit", "forecast"]
+    verb: Literal["simulate", "compare", "whatif", "play", "run", "offer", "benefit", "forecast"]
     policies: tuple[str, ...] = ("gfs",)
     workload: str | None = None
     trace: str | None = None
@@ -66,6 +66,11 @@ class ClusterScenario(Scenario):
     period_s: float | None = Field(None, gt=0)
     for_s: float | None = Field(None, ge=0)
     dry_run: bool = False
+    records: str | None = None
+    column_map: tuple[str, ...] = ()
+    own_policy: str | None = None
+    drawn_share: float | None = Field(None, ge=0, le=1)
+    saves_s: float | None = Field(None, gt=0)
 
     @field_validator("policies")
     @classmethod

@@ -138,7 +138,7 @@ def _cells(path: Path, each: Field, texts: npt.NDArray[Any], *, strict: bool) ->
     if each.kind == "text" or texts.dtype != np.object_:
         return texts
     empty = math.nan if each.default is None else float(each.default)
-    read = _moment if each.kind == "moment" else _number
+    read = moment_of if each.kind == "moment" else _number
     values = np.array([empty if cell == "" else read(cell) for cell in texts.tolist()], np.float64)
     if strict and np.isnan(values).any():
         row = int(np.argmax(np.isnan(values)))
@@ -161,7 +161,8 @@ def _number(cell: str) -> float:
         return math.nan
 
 
-def _moment(cell: str) -> float:
+def moment_of(cell: str) -> float:
+    """Seconds, or a date and time, taken as UTC without a zone; not a number for anything else."""
     seconds = _number(cell)
     if not math.isnan(seconds):
         return seconds
