@@ -87,6 +87,9 @@ OTHERS: tuple[tuple[str, Callable[[Path], Path]], ...] = (
     ("a throughput log", written("mahimahi", "1\n5\n9\n12\n")),
     ("a throughput log", written("sabre.json", '[{"duration_ms": 1000, "bandwidth_kbps": 2000}]')),
     ("a log of CMCD reports", written("beacon.json", '{"mtp": 2100, "ts": 1}\n')),
+    ("job records of Slurm (sacct)", written("sacct", "JobID|Submit|Start|End|ReqTRES|QOS\n1|a|b|c|gres/gpu=4|spot\n")),
+    ("job records of Slurm (sacct)", written("sacct.json", '{"jobs": [{"job_id": 1}]}')),
+    ("pods of Kubernetes", written("pods", '{"items": [{"spec": {"containers": []}}]}')),
     ("a table of GPU jobs", written("philly", "Submit_Time,num_gpus,duration\n0,1,5\n")),
 )
 
