@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
+from math import inf
 
 from takeup.cluster.model import Grade, Job, Kind, Run, State
 from takeup.cluster.scheduling import rules as rule
@@ -55,7 +56,7 @@ class PlainPass:
             [(Kind.HIGH, Kind.SPOT)] if self.rules.one_queue else [(Kind.HIGH,), (Kind.SPOT,)]
         )
         for group in kinds:
-            while self.serve_group(group) and self.rules.patience_s > 0:  # patient jobs may fit in freed GPUs
+            while self.serve_group(group) and self.rules.wait_price < inf:  # jobs that wait may fit in freed GPUs
                 pass
         return self.log
 
@@ -71,6 +72,8 @@ class PlainPass:
         """Sort key of a job in a queue of this order."""
         if order == rule.BY_ARRIVAL:
             return (self.number[job.id],)
+        if order == rule.BY_FEWEST:
+            return (job.num_gpus, self.number[job.id])
         return (-job.gpus_per_worker, job.num_workers if job.kind == Kind.SPOT else 0, self.number[job.id])
 
     def serve(self, queue: list[Job], failure: int) -> None:
@@ -130,7 +133,7 @@ class PlainPass:
         if self.rules.score == rule.BEST_FIT:
             return idle
         if self.rules.score == rule.SHELTERED:
-            return 100 * (idle + 1) - self.held(node, Kind.HIGH) - (taken if job.kind == Kind.HIGH else 0)
+            return idle - 100 * (self.held(node, Kind.HIGH) + (taken if job.kind == Kind.HIGH else 0))
         if self.rules.score in (rule.PACKED, rule.PACKED_BLIND):
             return 100 * (idle + 1) - self.held(node, job.kind) - taken
         artifact = self.rules.score == rule.FRAGMENT_ARTIFACT
@@ -139,7 +142,7 @@ class PlainPass:
     def make_room(self, job: Job) -> tuple[str, ...] | None:
         """Nodes for all workers after evictions; None if that cannot be done."""
         plan = self.newest(job) if self.rules.victims == rule.NEWEST else self.node_by_node(job)
-        if plan is None or self.is_patient(job, plan):
+        if plan is None or not self.pays(job, plan):
             return None
         for name in sorted(plan.victims, key=self.number.__getitem__):
             victim = self.runs.pop(name)
@@ -148,10 +151,20 @@ class PlainPass:
             self.since_s[name], self.evicted[name] = self.now_s, victim.num_evictions + 1
         return tuple(plan.nodes)
 
-    def is_patient(self, job: Job, plan: _PlainGangPlan) -> bool:
-        """Whether a job waits rather than evict victims that hold many more GPUs than it needs."""
+    def pays(self, job: Job, plan: _PlainGangPlan) -> bool:
+        """Whether waiting until now has cost as much as what the evictions destroy."""
+        if self.rules.wait_price == inf:
+            return True
         spare = sum(self.runs[name].job.num_gpus for name in plan.victims) - job.num_gpus
-        return self.now_s - self.since_s[job.id] < self.rules.patience_s and spare > self.rules.patience_gpus
+        spot = sorted((it for it in self.waiting if it.kind == Kind.SPOT), key=lambda it: self.key(it, rule.BY_SIZE))
+        for other in reversed(spot):
+            spare -= other.num_gpus if 0 < other.num_gpus <= spare else 0
+        restarts = sum(
+            self.runs[name].job.num_gpus * (40 if self.runs[name].job.num_gpus <= 8 else 60) for name in plan.victims
+        )
+        waited_s = self.now_s - self.since_s[job.id]
+        cost = sum(map(self.lost, plan.victims)) + restarts
+        return cost <= waited_s * (self.rules.wait_price * job.num_gpus - max(0.0, spare))
 
     def idle(self, node: str, plan: _PlainGangPlan, asked: int) -> int:
         """GPUs of a node that a plan may still use."""
@@ -242,7 +255,7 @@ class PlainPass:
         """What the eviction of a job costs."""
         run = self.runs[name]
         restart_s = 40 if run.job.num_gpus <= 8 else 60
-        cost = self.lost(name) + restart_s * run.job.num_gpus + self.rules.victim_price_gpu_s
+        cost = self.lost(name) + restart_s * run.job.num_gpus
         cost *= 1 + self.rules.repeat_price_share * run.num_evictions
         is_promised = run.grade == Grade.GUARANTEED and self.now_s - run.start_s < 3600 * run.job.guarantee_h
         cost += 1e12 if is_promised else 0
@@ -253,15 +266,13 @@ class PlainPass:
     ) -> tuple[tuple[float, float] | None, set[str]]:
         """The cheapest sufficient subset of the evictable jobs on this node."""
         best: tuple[float, set[str]] | None = None
-        before = self.rules.fragment_price_gpu_s * _fragments(max(idle, 0))
         for bits in product((0, 1), repeat=len(here)):
             chosen = {name for name, bit in zip(reversed(here), bits, strict=True) if bit}
             left = idle + self.gpus(chosen, node) - asked
             if left >= 0:
                 cost = sum(self.price(name) for name in here if name in chosen)
-                total = cost + self.rules.fragment_price_gpu_s * _fragments(left) - before
-                if best is None or total < best[0]:
-                    best = total, chosen
+                if best is None or cost < best[0]:
+                    best = cost, chosen
         return (None, set()) if best is None else ((best[0], float(room)), best[1])
 
     def in_order(self, node: str, here: list[str], missing: int) -> set[str] | None:

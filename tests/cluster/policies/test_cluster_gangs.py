@@ -17,7 +17,7 @@ from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.gangs import best_victims, corrected_pass, prices_gpu_s, state_after
 
-GFS = POLICIES["gfs"]
+GFS = POLICIES["gfs"]._replace(wait_price=inf, moves=False)  # evicts at once
 GANG = Job("gang", Kind.HIGH, "org", "a100", 4.0, 3, 1e6)
 NODES = tuple(Node(f"n{i}", "a100", 8) for i in range(3))
 NOW_S = 50_000.0

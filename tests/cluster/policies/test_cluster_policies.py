@@ -164,7 +164,7 @@ def test_gpus_freed_for_a_job_are_kept_for_it_while_its_victims_leave() -> None:
     preemptor, late = job("late", HIGH, 8, submit_s=10), job("small", SPOT, 2, submit_s=11)
     victim = run(job("victim", SPOT, 8), "n0")
     other = run(job("other", HIGH, 8), "n1")
-    first = State(1000, NODES, (victim, other), (Waiting(preemptor, 1000.0),))
+    first = State(1000, NODES, (victim, other), (Waiting(preemptor, 0.0),))
     scheduler = find_policy("gfs")
     plan = list(scheduler.decide(first))
     assert only(Evict, plan) == ["victim"]
@@ -218,7 +218,7 @@ def test_a_stream_of_high_priority_jobs_does_not_evict_one_job_for_ever() -> Non
 
     assert np.isfinite(outcome.end_s).all()
     assert outcome.num_evictions[:2].max() <= outcome.num_evictions[:2].sum() / 2 + 3
-    assert (outcome.queued_s[2:] == 0).all()
+    assert outcome.queued_s[2:].max() <= 600.0
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,7 +12,7 @@ from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.gangs import GangPlan, best_victims, is_promised, price_gpu_s
 from takeup.cluster.scheduling.rules import CHEAPEST, SchedulerRules
 
-RULES = SchedulerRules(victims=CHEAPEST, victim_price_gpu_s=500.0, repeat_price_share=0.5)
+RULES = SchedulerRules(victims=CHEAPEST, repeat_price_share=0.5)
 GANG = Job("gang", Kind.HIGH, "org", "a100", 4.0, 3, 1e6)
 
 

@@ -62,7 +62,7 @@ def test_the_best_victims_of_a_gang_are_on_nodes_that_it_may_use() -> None:
         for job, node in zip(spots, nodes, strict=True)
     )
     gang = Job("gang", Kind.HIGH, "o", "a", 8.0, 2, only_nodes=frozenset({"n2", "n3"}))
-    state = State(1000.0, nodes, runs, (Waiting(gang, 1000.0),))
+    state = State(1000.0, nodes, runs, (Waiting(gang, 0.0),))
 
     decisions = find_policy("gfs", StaticQuota(0.0)).decide(state)
 

@@ -88,10 +88,10 @@ def test_a_hidden_spot_job_survives_a_request_for_a_whole_node() -> None:
     assert evicted(decide(rules, [*runs, hidden], high("whole", 8))) == ["s"]
 
 
-def test_best_fit_comes_before_shelter() -> None:
+def test_shelter_comes_before_best_fit() -> None:
     runs = [spot_run("s", ("n0",), 6, 10), high_run("h", ("n1",), 4), high_run("i", ("n2",), 5)]
 
-    assert started(decide(SchedulerRules(score=SHELTERED), runs, high("new", 2))) == {"new": ("n0",)}
+    assert started(decide(SchedulerRules(score=SHELTERED), runs, high("new", 2))) == {"new": ("n2",)}
 
 
 def test_calm_falls_with_evictions_as_printed() -> None:

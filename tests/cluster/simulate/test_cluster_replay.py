@@ -220,7 +220,7 @@ def test_who_waits_when_a_scheduler_takes_over_stands_in_its_order() -> None:
     jobs = workload((HIGH, 8, 0, 4000), (SPOT, 2, 10, 500), (HIGH, 1, 20, 500), (HIGH, 8, 30, 500))
 
     by_arrival = replay(jobs, find_policy("fifo_strict"), 3600, 7200)
-    by_size = replay(jobs, find_policy("gfs", StaticQuota(0.0)), 3600, 7200, before=POLICIES["fifo_strict"])
+    by_size = replay(jobs, find_policy("gfs_published", StaticQuota(1.0)), 3600, 7200, before=POLICIES["fifo_strict"])
 
     assert by_arrival.first_start_s.tolist() == [0, 4000, 4000, 4500]
     assert by_size.first_start_s.tolist() == [0, 4500, 4500, 4000]

@@ -16,16 +16,15 @@ GFS_ARTIFACT = GFS_PUBLISHED._replace(score=rules.PACKED_BLIND, victims=rules.SI
 GFS_PUBLISHED_SIMPLE_PLACE = GFS_PUBLISHED._replace(score=rules.BEST_FIT)
 GFS_PUBLISHED_SIMPLE_PREEMPT = GFS_PUBLISHED._replace(victims=rules.TIGHTEST)
 GFS = GFS_PUBLISHED._replace(
+    high_order=rules.BY_FEWEST,
     score=rules.SHELTERED,
     victims=rules.CHEAPEST,
     opportunistic=True,
     max_evictions=3,
     ageing_s=6 * 3600.0,
-    patience_s=4 * 3600.0,
-    patience_gpus=16.0,
-    victim_price_gpu_s=7200.0,
+    wait_price=10.0,
+    moves=True,
     repeat_price_share=0.5,
-    fragment_price_gpu_s=600.0,
 )
 GFS_NOTICE = GFS._replace(notice_s=60.0)
 GFS_PROMISED = GFS._replace(opportunistic=False)

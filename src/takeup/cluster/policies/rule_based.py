@@ -225,8 +225,8 @@ def _held(snapshot: PoolSnapshot, now_s: float, quota: Quota, rules: SchedulerRu
         reason = f"no room for {job.num_workers} x {job.gpus_per_worker:g} GPUs, or others go first"
         if fleet.jobs[number]["nominated"] >= 0:
             reason = "GPUs are kept for it until its victims have left"
-        elif job.kind == Kind.HIGH and now_s - fleet.jobs[number]["since_s"] < rules.patience_s:
-            reason += f"; for {rules.patience_s / 3600:g} h it evicts no job whose GPUs would mostly stay idle"
+        elif job.kind == Kind.HIGH and rules.wait_price < np.inf:
+            reason += f"; at {rules.wait_price:g} GPU-hours for an hour of waiting no eviction pays yet"
         elif job.kind == Kind.SPOT and rules.uses_quota and held + job.num_gpus > most:
             reason = f"quota of {most:g} GPUs, {held:g} in use; {reason}"
         yield Hold(job.id, reason)

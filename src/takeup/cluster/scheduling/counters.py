@@ -4,7 +4,7 @@ import numpy as np
 
 from takeup.cluster.scheduling import layout
 from takeup.cluster.scheduling.layout import Fleet
-from takeup.cluster.scheduling.rules import BY_SIZE, SchedulerRules
+from takeup.cluster.scheduling.rules import BY_FEWEST, BY_SIZE, SchedulerRules
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
 
@@ -202,6 +202,8 @@ def finish(fleet: Fleet, job: int) -> None:
 def goes_before(fleet: Fleet, job: int, other: int, order: int) -> bool:
     """Whether `job` precedes `other` in the queue; job numbers follow submission time."""
     mine, theirs = fleet.jobs[job], fleet.jobs[other]
+    if order == BY_FEWEST and mine.milli * mine.workers != theirs.milli * theirs.workers:
+        return bool(mine.milli * mine.workers < theirs.milli * theirs.workers)
     if order == BY_SIZE:
         if mine.milli != theirs.milli:
             return bool(mine.milli > theirs.milli)
@@ -214,7 +216,7 @@ def goes_before(fleet: Fleet, job: int, other: int, order: int) -> bool:
 def enqueue(fleet: Fleet, job: int, since_s: float, rules: SchedulerRules) -> None:
     """Insert a job into its sorted queue."""
     it = fleet.jobs[job]
-    it.since_s, it.waiting = since_s, 1
+    it.since_s, it.retry_s, it.waiting = since_s, since_s, 1
     is_spot = it.kind == 1 and not rules.one_queue
     queue = fleet.spot_queue if is_spot else fleet.high_queue
     order = rules.spot_order if is_spot else rules.high_order

@@ -44,7 +44,7 @@ def is_promised(run: Run, now_s: float) -> bool:
 def price_gpu_s(run: Run, now_s: float, rules: SchedulerRules) -> float:
     """What the eviction of a run costs, promises aside."""
     restart_s = rules.restart_small_s if run.job.num_gpus <= 8 else rules.restart_large_s
-    lost = run.job.num_gpus * (now_s - run.saved_s + restart_s) + rules.victim_price_gpu_s
+    lost = run.job.num_gpus * (now_s - run.saved_s + restart_s)
     return lost * (1 + rules.repeat_price_share * run.num_evictions)
 
 
@@ -176,11 +176,11 @@ def _cheaper_decisions(
 
 
 def _is_too_wide(plan: GangPlan, fast: list[Evict], job: Job, runs: dict[str, Run], rules: SchedulerRules) -> bool:
-    """Whether its victims hold more GPUs than those of the fast plan, and exceed the patience limit of the job."""
+    """Whether its victims hold more GPUs than those of the fast plan, where GPUs left idle have a price."""
     ours, theirs = (
         sum(runs[name].job.num_gpus for name in names) for names in (plan.victims, (it.job_id for it in fast))
     )
-    return rules.patience_s > 0 and ours > max(theirs, job.num_gpus + rules.patience_gpus)
+    return rules.wait_price < inf and ours > max(theirs, job.num_gpus)
 
 
 def _eviction(run: Run, job: Job, plan: GangPlan, now_s: float) -> Evict:

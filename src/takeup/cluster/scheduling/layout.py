@@ -32,7 +32,9 @@ JOB = np.dtype([
     )
 ] + [
     (name, np.float64)
-    for name in ("submit_s", "guarantee_h", "checkpoint_s", "since_s", "start_s", "first_save_s", "evicted_s")
+    for name in (
+        "submit_s", "guarantee_h", "checkpoint_s", "since_s", "start_s", "first_save_s", "evicted_s", "retry_s",
+    )
 ])  # fmt: skip
 WORKER = np.dtype([(name, np.int64) for name in ("job", "node", "slot", "next", "previous")])
 LOG = np.dtype(
@@ -42,9 +44,8 @@ LOG = np.dtype(
 STARTED, EVICTED, LEASE_OVER, NOTICED = range(4)  # what a line of the log says
 NUM_WAITING_HIGH, NUM_WAITING_SPOT, NUM_RUNNING, NUM_LOGGED, NUM_NOMINATED, NUM_LEFT = range(6)  # places of `totals`
 RUNNING_MILLI, FIRST_WAITING = 6, 11  # a place for each grade, and for each queue
-ALL_GPUS, FREE_GPUS, HIGH_GPUS, SHARE_ROOM_MILLI, NUM_TOTALS = range(
-    13, 18
-)  # of all nodes: shows at once what cannot fit
+ALL_GPUS, FREE_GPUS, HIGH_GPUS, SHARE_ROOM_MILLI = range(13, 17)  # of all nodes: shows at once what cannot fit
+MOVED_BELOW, NUM_TOTALS = range(17, 19)  # if above 0, only jobs with fewer GPUs per worker may be moved, no others
 
 
 class JobArrays(NamedTuple):

@@ -2,8 +2,8 @@
 
 A node is chosen by its score, the lowest first. `BEST_FIT` leaves the fewest idle GPUs. `PACKED` does too, then prefers
 nodes that hold more of the same kind, then separates the kinds: spot jobs go where evictions are rare, high-priority
-jobs where spot jobs are evicted anyway; `PACKED_BLIND` does not see evictions. `SHELTERED` fits best too, then prefers
-nodes with more high-priority GPUs: no request for a whole node can come there, so that spot jobs are left alone, and
+jobs where spot jobs are evicted anyway; `PACKED_BLIND` does not see evictions. `SHELTERED` prefers nodes with more
+high-priority GPUs, then fits best: no request for a whole node can come there, so that spot jobs are left alone, and
 other nodes stay whole or can be emptied. `FRAGMENT` raises the GPUs that a typical request cannot use the least.
 """
 
@@ -48,7 +48,7 @@ def _score(fleet: Fleet, node: int, job: int, idle: int, rule: int) -> float:
     if rule == BEST_FIT:
         return float(idle)
     if rule == SHELTERED:
-        return float(100.0 * (idle + 1) - it.high_milli // 1000)
+        return float(idle - 100.0 * (it.high_milli // 1000))
     if rule in (PACKED, PACKED_BLIND):
         is_high = fleet.jobs[job].kind == 0
         same = it.high_milli if is_high else it.spot_milli
@@ -293,6 +293,19 @@ def _put_back_unneeded(fleet: Fleet, job: int, asked: int, now_s: float, rules: 
         num_spared += _put_back_if_spare(fleet, order[place], job, asked)
     if num_spared > 0:
         _seat_tightly(fleet, job, asked)
+
+
+@inner
+def can_move(fleet: Fleet, victims: Ints) -> bool:
+    """Whether all victims of the plan fit on GPUs that are idle after it; takes these GPUs in the plan."""
+    for place in range(len(victims)):
+        it = fleet.jobs[victims[place]]
+        for _ in range(it.workers):
+            node = _tightest(fleet, victims[place], max(1, it.gpus))
+            if node < 0:
+                return False
+            fleet.nodes[node].taken += max(1, it.gpus)
+    return True
 
 
 @inner

@@ -4,9 +4,10 @@ A scheduler is a choice from this list, not separate code: one compiled pass ser
 engines, and two schedulers differ in nothing but what is written here.
 """
 
+from math import inf
 from typing import NamedTuple
 
-BY_ARRIVAL, BY_SIZE = range(2)  # order of a queue; by size: more GPUs per worker first
+BY_ARRIVAL, BY_SIZE, BY_FEWEST = range(3)  # order of a queue: more GPUs per worker first, or fewer GPUs in total
 STOP, TRY_SMALLER = range(2)  # what happens behind a job that does not fit
 BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, PACKED_BLIND, SHELTERED = range(6)  # which node
 (
@@ -47,8 +48,6 @@ class SchedulerRules(NamedTuple):
     max_evictions: int = 1_000_000  # jobs with this many evictions are the last to be evicted again
     ageing_s: float = 0.0  # a job that waits longer is served first
     notice_s: float = 0.0  # time that victims get to save their work
-    patience_s: float = 0.0  # high-priority jobs wait this long before evictions that leave many GPUs idle
-    patience_gpus: float = 0.0  # threshold: GPUs held by victims beyond what the job needs
-    victim_price_gpu_s: float = 0.0  # of every eviction, in addition to lost work
+    wait_price: float = inf  # spot GPU-hours worth giving up for one hour less of waiting of a high-priority GPU
+    moves: bool = False  # narrow spot jobs move elsewhere where a wider job then fits
     repeat_price_share: float = 0.0  # more for every earlier eviction
-    fragment_price_gpu_s: float = 0.0  # of a GPU that becomes useless for a typical request

@@ -9,15 +9,16 @@ import numpy as np
 
 from takeup.cluster.scheduling import counters, layout
 from takeup.cluster.scheduling.layout import Fleet
-from takeup.cluster.scheduling.placement import agreed_victims, clear_plan, place_gang, plan_gang
+from takeup.cluster.scheduling.placement import agreed_victims, can_move, clear_plan, place_gang, plan_gang
 from takeup.cluster.scheduling.rules import BY_SIZE, NOBODY, STOP, SchedulerRules
-from takeup.cluster.scheduling.victims import lost_gpu_s
+from takeup.cluster.scheduling.victims import lost_gpu_s, restart_gpu_s
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
 
 HIGH, GUARANTEED, OPPORTUNISTIC = range(3)
 DONE, NO_ROOM, NOT_ALLOWED = range(3)  # what became of a job that was tried
 TINY = 1e-9
+MOVE_S = 300.0  # within this time a move must pay
 
 
 @kernel
@@ -27,13 +28,17 @@ def run_pass(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rule
     fleet.totals[layout.NUM_LEFT] = 0
     if rules.lease_s > 0:
         _end_leases(fleet, now_s, rules)
-    if fleet.totals[layout.NUM_NOMINATED] > 0:
-        _start_nominated(fleet, now_s)
+    for is_spot in (False, True):
+        if fleet.totals[layout.NUM_NOMINATED] > 0:
+            _start_nominated(fleet, is_spot, now_s, hours, quota_gpus, rules)
     if fleet.totals[layout.NUM_WAITING_HIGH] > 0:
         _serve(fleet, False, now_s, hours, quota_gpus, rules)
         _serve_patient(fleet, now_s, hours, quota_gpus, rules)
     if fleet.totals[layout.NUM_WAITING_SPOT] > 0:
         _serve(fleet, True, now_s, hours, quota_gpus, rules)
+    if rules.moves:
+        for is_spot in (False, True):
+            _serve_by_moves(fleet, is_spot, now_s, hours, quota_gpus, rules)
 
 
 @kernel
@@ -88,7 +93,7 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
             outcome = _try(fleet, job, now_s, hours, quota_gpus, rules)
             is_general = outcome == NO_ROOM and it.mask < 0  # one with a mask may have failed for its nodes only
             if is_general and it.gpus > 0:
-                for larger in range(level, len(fewest_failed)):
+                for larger in range(level, len(fewest_failed) if by_size else level + 1):
                     fewest_failed[larger] = min(fewest_failed[larger], it.workers)
             elif is_general and it.workers == 1:
                 least_share_failed = min(least_share_failed, it.milli)
@@ -106,12 +111,16 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
 
 @inner
 def _serve_patient(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> None:
-    """Serve the high-priority queue again after evictions: a job in its patience period may fit in what they freed."""
+    """Serve the high-priority queue again after evictions: a job that does not evict may fit in what they freed."""
     num_seen = 0
     while (
-        rules.patience_s > 0 and fleet.totals[layout.NUM_LEFT] > num_seen and fleet.totals[layout.NUM_WAITING_HIGH] > 0
+        rules.wait_price < np.inf
+        and fleet.totals[layout.NUM_LEFT] > num_seen
+        and fleet.totals[layout.NUM_WAITING_HIGH] > 0
     ):
         num_seen = fleet.totals[layout.NUM_LEFT]
+        for place in range(fleet.totals[layout.NUM_WAITING_HIGH]):
+            fleet.jobs[fleet.high_queue[place]].retry_s = now_s
         _serve(fleet, False, now_s, hours, quota_gpus, rules)
 
 
@@ -231,12 +240,21 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> in
     if not rules.straight and place_gang(fleet, job, rules.score):
         counters.note_start(fleet, job, HIGH, now_s, 0)
         return DONE
+    if now_s < fleet.jobs[job].retry_s:
+        return NOT_ALLOWED
     if rules.victims == NOBODY or not plan_gang(fleet, job, now_s, rules):
         return NO_ROOM
     victims = agreed_victims(fleet)
-    if _is_patient(fleet, job, victims, now_s, rules):
+    if not _pays(fleet, job, victims, now_s, rules):
         clear_plan(fleet)
+        _retry_later(fleet, job, now_s)
         return NOT_ALLOWED
+    return _evict_for(fleet, job, HIGH, victims, now_s, rules)
+
+
+@inner
+def _evict_for(fleet: Fleet, job: int, grade: int, victims: Ints, now_s: float, rules: SchedulerRules) -> int:
+    """Carry out the plan: start the job in place of its victims, or reserve their GPUs until they have saved."""
     lost = np.zeros(len(victims))
     for place in range(len(victims)):
         lost[place] = lost_gpu_s(fleet, victims[place], now_s)
@@ -252,31 +270,130 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> in
         counters.evict(fleet, victims[place], job, now_s, lost[place], rules)
     for worker in range(it.workers):
         counters.place_worker(fleet, it.first_worker + worker, fleet.planned[worker])
-    counters.note_start(fleet, job, HIGH, now_s, len(victims))
+    counters.note_start(fleet, job, grade, now_s, len(victims))
     return DONE
 
 
+# Whether an eviction pays. A job that waits costs its price each second; when that exceeds what the eviction destroys,
+# it is carried out. Without knowledge of the future no rule has a better worst case than this one (ski rental): waiting
+# costs at most as much again as the eviction. GPUs that a broken gang leaves idle count against the price, for they are
+# idle as long as the job runs or until as much is free as it could have waited for.
+
+
 @inner
-def _is_patient(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: SchedulerRules) -> bool:
-    """Whether a high-priority job still waits rather than evict victims far larger than itself."""
+def _pays(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: SchedulerRules) -> bool:
+    """Whether waiting has become as expensive as what the evictions destroy."""
+    if rules.wait_price == np.inf:
+        return True
     it = fleet.jobs[job]
-    if now_s - it.since_s >= rules.patience_s:
-        return False
-    spare_milli = -it.milli * it.workers
+    num_gpus, spare_milli = it.milli * it.workers / 1000.0, -it.milli * it.workers
     for place in range(len(victims)):
         spare_milli += fleet.jobs[victims[place]].milli * fleet.jobs[victims[place]].workers
-    return bool(spare_milli > 1000.0 * rules.patience_gpus)
+    left_gpus = _left_idle(fleet, spare_milli) / 1000.0
+    waited_s = now_s - it.since_s
+    return bool(_cost_gpu_s(fleet, job, victims, now_s, rules) <= waited_s * (rules.wait_price * num_gpus - left_gpus))
 
 
 @inner
-def _start_nominated(fleet: Fleet, now_s: float) -> None:
-    waiting = fleet.high_queue[: fleet.totals[layout.NUM_WAITING_HIGH]].copy()
+def _retry_later(fleet: Fleet, job: int, now_s: float) -> None:
+    """Plan again when the wait has become a tenth longer, after a minute at most: plans are what takes time."""
+    it = fleet.jobs[job]
+    it.retry_s = now_s + min(60.0, 0.1 * (now_s - it.since_s))
+
+
+@inner
+def _cost_gpu_s(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: SchedulerRules) -> float:
+    """GPU-seconds that evictions destroy: lost work, or the notice in which it is saved, and restarts."""
+    lost, restarts = 0.0, 0.0
+    for place in range(len(victims)):
+        lost += lost_gpu_s(fleet, victims[place], now_s)
+        restarts += restart_gpu_s(fleet, victims[place], rules)
+    if rules.notice_s > 0:
+        lost = min(lost, rules.notice_s * fleet.jobs[job].milli * fleet.jobs[job].workers / 1000.0)
+    return lost + restarts
+
+
+@inner
+def _left_idle(fleet: Fleet, spare_milli: int) -> int:
+    """What no waiting spot job can use of what a plan frees beyond its need, in thousandths of a GPU."""
+    place = fleet.totals[layout.NUM_WAITING_SPOT] - 1
+    while place >= 0 and spare_milli > 0:
+        it = fleet.jobs[fleet.spot_queue[place]]
+        if it.milli * it.workers <= spare_milli:
+            spare_milli -= it.milli * it.workers
+        place -= 1
+    return max(0, spare_milli)
+
+
+# Moves: idle GPUs may be enough for a job that waits, but scattered. Narrower spot jobs without a promise then leave a
+# node if all of them fit elsewhere at once: nothing waits longer, and more GPUs are in use. A move must pay too.
+
+
+@inner
+def _serve_by_moves(
+    fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
+) -> None:
+    """Try to start each waiting job by moves, widest first where the queue is by size."""
+    queue = fleet.spot_queue if is_spot else fleet.high_queue
+    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
+    waiting = queue[: fleet.totals[counter]].copy()
+    failed_gpus, failed_workers = -1, 0
+    for place in range(len(waiting)):
+        it = fleet.jobs[waiting[place]]
+        if it.gpus < 2 or it.nominated >= 0 or it.waiting == 0 or now_s < it.retry_s:
+            continue
+        if fleet.totals[layout.FREE_GPUS] < it.gpus * it.workers:
+            continue
+        if it.gpus == failed_gpus and it.workers >= failed_workers:
+            continue
+        outcome = _try_by_moves(fleet, waiting[place], now_s, hours, quota_gpus, rules)
+        if outcome == DONE:
+            _remove(queue, fleet.totals, counter, waiting[place])
+            _serve(fleet, True, now_s, hours, quota_gpus, rules)
+        elif it.nominated < 0:
+            _retry_later(fleet, waiting[place], now_s)
+            if outcome == NO_ROOM:
+                failed_gpus, failed_workers = it.gpus, it.workers
+
+
+@inner
+def _try_by_moves(
+    fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
+) -> int:
+    it = fleet.jobs[job]
+    grade = HIGH if it.kind == 0 else _terms(fleet, job, now_s, hours, quota_gpus, rules)
+    if grade < 0:
+        return NOT_ALLOWED
+    fleet.totals[layout.MOVED_BELOW] = it.gpus
+    is_possible = plan_gang(fleet, job, now_s, rules)
+    fleet.totals[layout.MOVED_BELOW] = 0
+    if not is_possible:
+        return NO_ROOM
+    victims = agreed_victims(fleet)
+    num_gpus = it.milli * it.workers / 1000.0
+    price = 1.0 if it.kind == 1 else 1.0 + rules.wait_price
+    if _cost_gpu_s(fleet, job, victims, now_s, rules) > price * num_gpus * min(MOVE_S, now_s - it.since_s):
+        clear_plan(fleet)
+        return NOT_ALLOWED
+    if not can_move(fleet, victims):
+        clear_plan(fleet)
+        return NO_ROOM
+    return _evict_for(fleet, job, grade, victims, now_s, rules)
+
+
+@inner
+def _start_nominated(
+    fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
+) -> None:
+    queue = fleet.spot_queue if is_spot else fleet.high_queue
+    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
+    waiting = queue[: fleet.totals[counter]].copy()
     for place in range(len(waiting)):
         job = waiting[place]
-        it = fleet.jobs[job]
-        if it.nominated >= 0 and _place_as_nominated(fleet, job):
-            counters.note_start(fleet, job, HIGH, now_s, 1)
-            _remove(fleet.high_queue, fleet.totals, layout.NUM_WAITING_HIGH, job)
+        if fleet.jobs[job].nominated >= 0 and _place_as_nominated(fleet, job):
+            terms = HIGH if fleet.jobs[job].kind == 0 else _terms(fleet, job, now_s, hours, quota_gpus, rules)
+            counters.note_start(fleet, job, terms if terms >= 0 else OPPORTUNISTIC, now_s, 1)
+            _remove(queue, fleet.totals, counter, job)
 
 
 @inner

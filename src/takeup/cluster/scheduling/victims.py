@@ -8,7 +8,7 @@ victims already in the plan. What an agreed victim frees on other nodes is in th
 import numpy as np
 
 from takeup.cluster.scheduling.counters import fragmentation, saved_at
-from takeup.cluster.scheduling.layout import MOST_BITS, Fleet
+from takeup.cluster.scheduling.layout import MOST_BITS, MOVED_BELOW, Fleet
 from takeup.cluster.scheduling.rules import (
     CHEAPEST,
     FEWEST,
@@ -45,8 +45,24 @@ def room_in_plan(fleet: Fleet, node: int) -> int:
 @inner
 def is_evictable(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bool:
     """Whether a job may be evicted now, and is neither in the plan nor under notice."""
-    it = fleet.jobs[job]
+    it, below = fleet.jobs[job], fleet.totals[MOVED_BELOW]
+    if below > 0 and (it.gpus >= below or it.start_s >= now_s or is_promised(fleet, job, now_s)):
+        return False
     return bool(it.kind == 1 and it.mark == 0 and it.leaving_for < 0 and now_s - it.start_s >= rules.min_runtime_s)
+
+
+@inner
+def is_promised(fleet: Fleet, job: int, now_s: float) -> bool:
+    """Whether the hours of its promise are not over yet."""
+    it = fleet.jobs[job]
+    return bool(it.grade == 1 and now_s - it.start_s < 3600.0 * it.guarantee_h)
+
+
+@inner
+def restart_gpu_s(fleet: Fleet, job: int, rules: SchedulerRules) -> float:
+    """GPU-seconds that starting again takes."""
+    num_gpus = fleet.jobs[job].workers * fleet.jobs[job].milli / 1000.0
+    return float(num_gpus * (rules.restart_small_s if num_gpus <= 8 else rules.restart_large_s))
 
 
 @inner
@@ -68,12 +84,9 @@ def _waste_gpu_s(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) ->
 def price(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> float:
     """What the eviction of a job costs, in GPU-seconds; prices order victims, they never forbid one."""
     it = fleet.jobs[job]
-    num_gpus = it.workers * it.milli / 1000.0
-    restart_s = rules.restart_small_s if num_gpus <= 8 else rules.restart_large_s
-    cost = lost_gpu_s(fleet, job, now_s) + restart_s * num_gpus + rules.victim_price_gpu_s
+    cost = lost_gpu_s(fleet, job, now_s) + restart_gpu_s(fleet, job, rules)
     cost *= 1.0 + rules.repeat_price_share * it.num_evictions
-    is_promised = it.grade == 1 and now_s - it.start_s < 3600.0 * it.guarantee_h
-    cost += PROMISE_PRICE if is_promised else 0.0
+    cost += PROMISE_PRICE if is_promised(fleet, job, now_s) else 0.0
     return float(cost + (CAP_PRICE if it.num_evictions >= rules.max_evictions else 0.0))
 
 
@@ -266,29 +279,26 @@ def _sort(fleet: Fleet, count: int, now_s: float, rules: SchedulerRules) -> None
 
 @inner
 def _choose_subset(fleet: Fleet, node: int, count: int, asked: int, now_s: float, rules: SchedulerRules) -> float:
-    """Mark the cheapest set of victims by exhaustive search; returns its price including fragmentation."""
+    """Mark the cheapest set of victims by exhaustive search; returns its price."""
     idle, found = idle_in_plan(fleet, node), fleet.scratch[0]
     costs, gpus = fleet.prices[0], fleet.prices[1]
     has_shared = _whole_gpus(fleet, node, count)
-    before = rules.fragment_price_gpu_s * fragmentation(max(idle, 0), False)
     costs[0], gpus[0] = 0.0, 0.0
     best, lowest = -1, np.inf
     if idle >= asked:
-        best, lowest = 0, rules.fragment_price_gpu_s * fragmentation(idle - asked, False) - before
+        best, lowest = 0, 0.0
     for bit in range(count):
         own, whole = price(fleet, found[bit], now_s, rules), fleet.scratch[1, bit]
         for rest in range(1 << bit):
             subset = rest + (1 << bit)
             costs[subset], gpus[subset] = costs[rest] + own, gpus[rest] + whole
-            if costs[subset] - before >= lowest:
+            if costs[subset] >= lowest:
                 continue
             left = idle + int(gpus[subset]) - asked
             if has_shared:
                 left += _shared_freed(fleet, node, count, subset)
             if left >= 0:
-                total = costs[subset] + rules.fragment_price_gpu_s * fragmentation(left, False) - before
-                if total < lowest:
-                    best, lowest = subset, total
+                best, lowest = subset, costs[subset]
     if best > 0:
         for bit in range(count):
             if best & (1 << bit):

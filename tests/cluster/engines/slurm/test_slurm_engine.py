@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from cluster.engines.slurm.fake_slurm import FakeSlurm, Killed
-from takeup.cluster.contract import StaticQuota
 from takeup.cluster.engines import ENGINES, find_engine
 from takeup.cluster.engines.slurm import Slurm, SlurmDown, SlurmEngine, StaleState
 from takeup.cluster.model import Evict, Grade, Hold, Job, Kind, Node, Quota, Run, SetQuota, Start, Waiting
@@ -763,7 +762,7 @@ def test_nothing_is_evicted_for_a_job_on_nodes_that_it_may_not_use() -> None:
     fake.submit("hp", 8, partition="small", excluded_nodes="n0")
     state = engine_of(fake).observe()
 
-    decisions = find_policy("gfs", StaticQuota(0.0)).decide(state)
+    decisions = find_policy("kube").decide(state)
 
     assert [it.job_id for it in decisions if isinstance(it, Evict)] == victims[:1]
     assert [it.nodes for it in decisions if isinstance(it, Start)] == [("n0",)]

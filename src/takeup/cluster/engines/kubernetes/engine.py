@@ -141,7 +141,7 @@ class Actuator:
             else:
                 self._bind(seen, gang, decision.nodes, BoundPod("", now_s, decision.grade, decision.nodes))
                 self.notices.starts(gang, decision, now_s)
-        elif gang[0].kind == Kind.HIGH and seen.has_room(gang, decision.nodes, self.ledger.kept, later=True):
+        elif seen.has_room(gang, decision.nodes, self.ledger.kept, later=True):
             if self.ledger.kept.get(decision.job_id) != decision.nodes:
                 self.ledger.kept[decision.job_id] = decision.nodes
                 self.writer.nominate(gang, decision.nodes)

@@ -291,9 +291,9 @@ class SlurmEngine:
             self._remove(row, decision.for_job, decision.reason)
 
     def _is_ahead(self, picture: ClusterSnapshot, job_id: str) -> bool:
-        """Whether a job of high priority is still to be started."""
+        """Whether the job that evictions are for is still to be started."""
         row = picture.rows.get(job_id)
-        return row is not None and row.status == JobStatus.HELD and self.classes.grade(row.qos) == Grade.HIGH
+        return row is not None and row.status == JobStatus.HELD
 
     def _make_room(self, for_job: str, room: list[tuple[JobRow, str]]) -> None:
         """Evict all victims with one journal sync and one command: one per victim would be slow."""
