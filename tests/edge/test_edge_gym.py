@@ -14,6 +14,7 @@ from edge.cells import two_devices
 
 pytest.importorskip("gymnasium")
 
+import gymnasium
 from gymnasium.utils.env_checker import check_env
 
 from takeup.edge.gym import OffloadingEnv, reference
@@ -141,3 +142,11 @@ def test_without_gymnasium_the_error_names_the_extra() -> None:
 
     assert "MissingEngine: the environment of edge needs the package 'gymnasium'" in ended.stderr
     assert "pip install 'takeup[gym]'" in ended.stderr
+
+
+def test_the_registered_environment_is_made_by_its_name() -> None:
+    environment = gymnasium.make("takeup/Offloading-v0", disable_env_checker=True)
+    observation, info = environment.reset(seed=1)
+
+    assert environment.observation_space.contains(observation)
+    assert info

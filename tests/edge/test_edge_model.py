@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edge.cells import two_devices
 from takeup.edge.model import Allocation, Answer, Instance, Radio, Reason
+from takeup.edge.planning import solve
+from takeup.edge.traces.files import load_instance, save_instance
+from takeup.edge.traces.generators import paper_setting
 from takeup.errors import BadInput
 
 
@@ -111,3 +115,27 @@ def test_an_allocation_sums_up_what_was_given_and_spent() -> None:
     assert allocation.num_accepted == 1
     assert allocation.energy_j == 3.0
     assert allocation.group(0).tolist() == [0]
+
+
+def test_a_task_without_a_deadline_costs_nothing_and_stays(tmp_path: Path) -> None:
+    plain = paper_setting(np.random.default_rng(3), 6)
+    deadlines_s = plain.deadlines_s.copy()
+    deadlines_s[2] = np.inf
+    instance = replace(plain, deadlines_s=deadlines_s, values_j=np.full(6, 10.0))
+    save_instance(tmp_path / "cell.json", instance)
+
+    assert instance.best_effort.tolist() == [False, False, True, False, False, False]
+    assert instance.local_j[2] == 0.0
+    assert not solve(instance, budget_ms=0).allocation.offloads[2]
+    assert load_instance(tmp_path / "cell.json").best_effort.tolist() == instance.best_effort.tolist()
+    assert replace(instance, num_cores=2).best_effort[2]
+
+
+def test_a_tensor_of_coefficients_becomes_blocks() -> None:
+    fields = {name: getattr(two_devices(), name) for name in ("bits", "cycles", "deadlines_s", "radio", "edge_hz")}
+    channel = np.array([[[1 + 1j, 1, 2, 0], [0, 1, 0, 2]], [[1, 1, 1, 1], [1, 1, 1, 1]]])
+    instance = Instance.from_gains(channel, 2, local_hz=10.0, chip_constant=1.0, **fields)
+
+    assert instance.gains.tolist() == [[2.0, 4.0], [2.0, 2.0]]
+    with pytest.raises(BadInput, match="no blocks of 3 subcarriers"):
+        Instance.from_gains(channel, 3, local_hz=10.0, chip_constant=1.0, **fields)

@@ -29,7 +29,7 @@ CELL_OPTIONS: dict[str, dict[str, Any]] = {
     "--setting": {
         "default": "radio_tight",
         "show_default": True,
-        "help": "Kind of random cell: paper, radio_tight or modern.",
+        "help": "Kind of random cell: paper, radio_tight, modern, umi or uma.",
     },
 }
 
@@ -54,7 +54,7 @@ def edge() -> None:
     """Plan radio and CPU for edge offloading together, with a proven optimality gap.
 
     Policies: auto exact cg joint_plus joint gma radio_first cpu_first local min_group.
-    Settings: paper radio_tight modern.
+    Settings: paper radio_tight modern umi uma.
     """
 
 
@@ -130,3 +130,17 @@ def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: 
 def size(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Find the fewest subcarriers and cores with which POLICY serves the target share of devices."""
     show(_report("size", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
+@edge.command()
+@click.argument("number", type=int, required=False)
+@click.option("--save", type=Path, help="Write the cell of this number there (.json or .npz).")
+@output_options
+def instances(number: int | None, save: Path | None, as_json: bool, out: Path | None, quiet: bool) -> None:
+    """List the instance library: 300 cells by number, with best known plans and bounds; or one of them."""
+    if number is not None and save is not None:
+        from takeup.edge.traces.files import save_instance
+        from takeup.edge.traces.library import library_cell
+
+        save_instance(save, library_cell(number))
+    show(_report("instances", "auto", quiet=quiet, cell=number), as_json=as_json, out=out, charts=CHARTS)

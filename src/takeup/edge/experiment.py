@@ -23,6 +23,7 @@ from takeup.edge.planning import least_enough, served_share, solve
 from takeup.edge.policies import find_policy
 from takeup.edge.traces.files import CQI_64QAM, load_instance, read_channel, with_channel
 from takeup.edge.traces.generators import SETTINGS, poisson_times, with_arrivals
+from takeup.edge.traces.library import NUM_CELLS, best_known, cell_traits
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import BadInput, UnknownName
 
@@ -33,8 +34,9 @@ class EdgeScenario(Scenario):
     """One question about a cell and its site. Values that are not given default to those of the setting."""
 
     domain: Literal["edge"] = "edge"
-    verb: Literal["solve", "simulate", "compare", "run", "size"]
+    verb: Literal["solve", "simulate", "compare", "run", "size", "instances"]
     instance: str | None = None
+    cell: int | None = Field(None, ge=0)
     channel: str | None = None
     setting: str = "radio_tight"
     num_devices: int = Field(20, ge=1, le=1_000_000)
@@ -81,6 +83,7 @@ def run(scenario: EdgeScenario, *, quiet: bool = False) -> Report:
         "compare": _compare,
         "run": _run_engine,
         "size": _size,
+        "instances": _instances,
     }
     return verbs[scenario.verb](scenario, quiet)
 
@@ -231,3 +234,10 @@ def _shares(
     """The share served with some amounts below and above."""
     amounts = np.unique(np.linspace(1, 2 * amount, 9).astype(int)).tolist()
     return [{"resource": label, "amount": each, "served": 100 * served_share(make(each), policy)} for each in amounts]
+
+
+def _instances(scenario: EdgeScenario, quiet: bool) -> Report:
+    """The instance library, or one cell of it."""
+    numbers = range(NUM_CELLS) if scenario.cell is None else (scenario.cell,)
+    table = report.library_table([cell_traits(number) for number in numbers], best_known())
+    return _report(scenario, "Edge: the instance library", table)

@@ -162,3 +162,6 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
         starts_s[self._plan.devices] = self._plan.limits()
         starts_s[absent] = self._plan.site.starts_with_one_more(self._plan.devices, absent)[0]
         return starts_s
+
+
+gymnasium.register("takeup/Offloading-v0", entry_point=OffloadingEnv)

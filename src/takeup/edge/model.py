@@ -7,7 +7,7 @@ Everything is in SI units. A device either runs its task itself, at the slowest 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +64,9 @@ class Instance:
 
     `gains[device, subcarrier]` is the power that arrives over the power that was sent; 0: no coverage. Local energy
     per cycle is `chip_constant` times the square of the clock. `miss_penalty_j` is charged for a task that runs on
-    its device although `local_hz` is too slow for its deadline. A task is known, and its upload may begin, at
-    `releases_s` (0 if not given). `values_j` says what it is worth, beyond the energy, that the site does a task (0
+    its device although `local_hz` is too slow for its deadline. A task with an infinite deadline is `best_effort`: its
+    device can run it so slowly that it costs nothing, so it never offloads. A task is known, and its upload may begin,
+    at `releases_s` (0 if not given). `values_j` says what it is worth, beyond the energy, that the site does a task (0
     if not given). With `contiguous` the subcarriers of a device must be neighbours; with `group_sizes` it has one
     of these numbers of them.
     """
@@ -84,6 +85,7 @@ class Instance:
     values_j: Floats = 0.0  # type: ignore[assignment]
     contiguous: bool = False
     group_sizes: tuple[int, ...] = ()
+    best_effort: Bools = False  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         for name in ("gains", *PER_DEVICE):
@@ -91,6 +93,7 @@ class Instance:
         self._spread("releases_s")
         self._spread("values_j")
         self._check_shapes()
+        self._set_apart_best_effort()
         for name in ("bits", "cycles", "deadlines_s"):
             _check_all(name, getattr(self, name))
         for name in ("gains", "releases_s", "values_j"):
@@ -102,6 +105,16 @@ class Instance:
         values = getattr(self, name)
         if values.ndim == 0 and self.gains.ndim > 0:
             object.__setattr__(self, name, _frozen(name, np.full(len(self.gains), values)))
+
+    def _set_apart_best_effort(self) -> None:
+        """Mark infinite deadlines, and put the last finite one, or later, in their place."""
+        endless = np.isposinf(self.deadlines_s)
+        last_s = np.max(self.deadlines_s, where=np.isfinite(self.deadlines_s), initial=0.0)
+        stand_in_s = np.maximum(last_s, self.releases_s + 1.0)
+        best_effort = np.broadcast_to(self.best_effort, endless.shape) | endless
+        best_effort.setflags(write=False)
+        object.__setattr__(self, "best_effort", best_effort)
+        object.__setattr__(self, "deadlines_s", _frozen("deadlines_s", np.where(endless, stand_in_s, self.deadlines_s)))
 
     def _check_rest(self) -> None:
         late = self.releases_s >= self.deadlines_s
@@ -131,6 +144,23 @@ class Instance:
             if shape != (self.num_devices,):
                 raise BadInput(f"{name} has shape {shape}, gains are for {self.num_devices} devices; give one for each")
 
+    @classmethod
+    def from_gains(cls, channel: npt.NDArray[Any], subcarriers_per_block: int = 1, **fields: Any) -> Self:
+        """An instance for a tensor from a channel simulator; `fields` are the other ones.
+
+        The first axis is the device, the last one the subcarrier. Complex entries are coefficients, real ones power
+        gains. Axes between are receive antennas, whose powers add. A block has the mean gain of its subcarriers.
+        """
+        powers = np.abs(channel) ** 2 if np.iscomplexobj(channel) else np.asarray(channel, np.float64)
+        if powers.ndim < 2 or powers.shape[-1] % subcarriers_per_block:
+            raise BadInput(
+                f"a channel of shape {powers.shape} has no blocks of {subcarriers_per_block} subcarriers; give devices "
+                "first, subcarriers last, and a number that divides them"
+            )
+        combined = powers.sum(axis=tuple(range(1, powers.ndim - 1)))
+        blocks = combined.reshape(len(combined), -1, subcarriers_per_block).mean(axis=2)
+        return cls(gains=blocks, **fields)
+
     @property
     def num_devices(self) -> int:
         """How many devices have a task."""
@@ -155,19 +185,19 @@ class Instance:
     @property
     def too_slow(self) -> Bools:
         """Devices whose own clock cannot meet the deadline."""
-        return self.cycles > self.local_hz * (self.deadlines_s - self.releases_s)
+        return (self.cycles > self.local_hz * (self.deadlines_s - self.releases_s)) & ~self.best_effort
 
     @property
     def local_j(self) -> Floats:
         """What it costs every device to run its task itself; too slow ones run at full speed, and pay the penalty."""
         clock_hz = np.minimum(self.cycles / (self.deadlines_s - self.releases_s), self.local_hz)
         energies: Floats = self.chip_constant * self.cycles * clock_hz**2
-        return np.where(self.too_slow, energies + self.miss_penalty_j, energies)
+        return np.where(self.best_effort, 0.0, np.where(self.too_slow, energies + self.miss_penalty_j, energies))
 
     @property
     def worth_j(self) -> Floats:
         """The most that every device may spend on an upload; above it, running the task locally is better."""
-        return self.local_j + self.values_j
+        return np.where(self.best_effort, 0.0, self.local_j + self.values_j)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,6 @@
 """Planning: solve one instance within a time budget, evaluate many instances in one call, and size a site."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +10,9 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.edge.contract import Policy
-from takeup.edge.model import Answer, Instance
+from takeup.edge.model import Allocation, Answer, Instance
 from takeup.edge.policies import find_policy
-from takeup.edge.policies.auto import improvements
+from takeup.edge.policies.auto import best_answer
 from takeup.edge.policies.joint import METRICS, Joint, JointPlus, has_kernels
 from takeup.edge.solvers.bounds import InvalidBound, price, with_bound
 from takeup.edge.traces.files import save_instance
@@ -28,23 +27,29 @@ INVALID = Path("takeup-out/invalid-bound.json")
 
 
 def solve(
-    instance: Instance, method: str = "auto", budget_ms: float = 500.0, now: Callable[[], float] = time.monotonic
+    instance: Instance,
+    method: str = "auto",
+    budget_ms: float = 500.0,
+    now: Callable[[], float] = time.monotonic,
+    start: Allocation | None = None,
 ) -> Answer:
-    """The best answer found; it always has a bound, and so a gap, and prices.
+    """The best answer found; it always has a bound, and so a gap, and prices. `auto` may begin with an older plan.
 
-    `prices.subcarrier_j` and `prices.core_j` say by how much the bound of an easier problem rises with one more
-    subcarrier like those there are, and with one more core: zero where there is enough already.
+    `prices.subcarrier_j` and `prices.core_j` say by how much the bound rises at most with one more subcarrier like
+    those there are, and with one more core: zero where there is enough already.
     """
     if not budget_ms >= 0:
         raise BadInput(f"budget_ms is {budget_ms:g}; give zero for the quick answer, or more")
     try:
-        return _solved(instance, method, budget_ms, now)
+        return _solved(instance, method, budget_ms, now, start)
     except InvalidBound as error:
         save_instance(INVALID, error.instance)
         raise TakeupError(f"{error}; please report it with the instance, saved in {INVALID}") from error
 
 
-def _solved(instance: Instance, method: str, budget_ms: float, now: Callable[[], float]) -> Answer:
+def _solved(
+    instance: Instance, method: str, budget_ms: float, now: Callable[[], float], start: Allocation | None
+) -> Answer:
     if method != "auto":
         priced, answer = price(instance), find_policy(method).allocate(instance)
         if find_policy(method).ignores_cpu:  # its plan is none, so no bound holds for it
@@ -55,7 +60,7 @@ def _solved(instance: Instance, method: str, budget_ms: float, now: Callable[[],
     def used() -> float:
         return 1000 * (now() - began_s) / budget_ms if budget_ms > 0 else 1.0
 
-    return deque(improvements(instance, used), maxlen=1).pop()
+    return best_answer(instance, used, start)
 
 
 # Batch evaluation: what the joint policies save in each of many instances, without the allocations --------------------

@@ -8,6 +8,7 @@ import numpy as np
 from takeup.core.report import Cell, Column, Series, Table
 from takeup.edge.model import Allocation, Answer, Instance
 from takeup.edge.results import Played, PlayedTask, ServiceWindow, SimulationResult
+from takeup.edge.traces.library import BestKnown, CellTraits
 
 MS = 1e3
 TIMES = ("upload", "start", "end", "deadline")
@@ -145,6 +146,32 @@ def comparison_bars(answers: Mapping[str, Sequence[Answer]]) -> tuple[Series, Se
         Series("Energy of all devices", "policy", "energy", tuple(energies), "policy", y_unit="J", kind="bar"),
         Series("Devices that offload", "policy", "accepted", tuple(accepted), "policy", kind="bar"),
     )
+
+
+def library_table(cells: Sequence[CellTraits], known: Mapping[int, BestKnown]) -> Table:
+    """One row for each cell of the instance library."""
+    names = ("cell", "scenario", "devices", "blocks", "cores", "groups", "rates")
+    columns = (
+        *(Column(name) for name in names),
+        Column("worth", "J", 5),
+        Column("bound", "J", 5),
+        Column("gap", "%", 2),
+    )
+    rows = tuple((*_traits(cell), *_known(known.get(cell.number))) for cell in cells)
+    found = sum(cell.number in known for cell in cells)
+    return Table("Cells", columns, rows, f"best known plans and bounds of {found} of these {len(cells)} cells")
+
+
+def _traits(cell: CellTraits) -> tuple[Cell, ...]:
+    groups, rates = "contiguous" if cell.contiguous else "any", "3GPP" if cell.modulated else "Shannon"
+    return (cell.number, cell.scenario, cell.num_devices, cell.num_subcarriers, cell.num_cores, groups, rates)
+
+
+def _known(best: BestKnown | None) -> tuple[Cell, ...]:
+    if best is None:
+        return (None, None, None)
+    gap = 100 * max(0.0, 1 - best.worth_j / best.bound_j) if best.bound_j > 0 else 0.0
+    return (best.worth_j, best.bound_j, gap)
 
 
 # Plans over time ------------------------------------------------------------------------------------------------------

@@ -1,36 +1,41 @@
-"""Auto: the quick plan first, then better plans and bounds, each step only while the gap is open.
+"""Auto: prices and a bound, plans made with these prices, and more of both while there is time and the gap is open.
 
-1. `joint_plus`, and a bound for any size (`solvers.bounds.price`).
-2. The plans of the baselines, so that `auto` is never worse than one of them.
+1. A quick plan, or the one of the last epoch as far as it is still possible.
+2. In stages: rounds of prices of subcarriers and CPU time, which prove a bound (`solvers.compiled.dual`), and steps of
+   large-neighbourhood search with these prices (`solvers.compiled.neighbourhood`).
 3. Where all groups can be listed: the search through all plans (`exact`).
-4. Large-neighbourhood search from the best plan, where there are kernels.
-5. Prices and columns (`cg`), with the best schedule of one core at these prices. A plan from the columns.
-6. The relaxation as an integer program (`solvers.bounds.relax`): sometimes better where the CPU is scarce, but slow.
+4. A sharper bound from whole schedules of the cores (`solvers.compiled.core_schedules`); where subcarriers are few,
+   from column generation (`cg`) as well.
+5. The plans of the other policies, so that `auto` is never worse than one of them.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
-from takeup.edge.model import Answer, Instance
+from takeup.edge.model import Allocation, Answer, Instance
 from takeup.edge.policies.cg import answer_from_columns, can_generate, generate_columns
 from takeup.edge.policies.exact import NUM_SLOTS, prove
 from takeup.edge.policies.gma import Gma
-from takeup.edge.policies.joint import JointPlus, groups_of, has_kernels
+from takeup.edge.policies.joint import JointPlus, has_kernels
 from takeup.edge.policies.separate import CpuFirst, RadioFirst
 from takeup.edge.solvers.bounds import price, relax, with_bound
 from takeup.edge.solvers.column_generation import can_list
+from takeup.edge.solvers.market import Market
 
 DONE = 2e-6  # of the bound; a gap as small as this is not worth another step
-PLAN_WORK = 100_000  # priced uploads: some hundredths of a second
 SEARCH_WORK = 20_000_000  # pairs of masks: some tenths of a second
-MOST_NODES = 20
-MOST_COMPARED = 1_000  # devices up to which the baselines are tried
-NUM_SHAKES, SHAKE_WORK = 100, 300_000  # in a part of the large-neighbourhood search: some hundredths of a second
-MOST_PARTS, MOST_STALE = 20, 5  # parts, in all and without a better plan
+MOST_DEVICES = 2_000  # with prices and a search of their own; more get a quick plan and a linear program
+MOST_COMPARED = 400  # devices up to which the other policies are tried
+MOST_STEPS, MOST_STALE = 40_000, 6_000  # of the search with a budget, in all and without a better plan
+ENOUGH_STEPS = 4_000  # without a budget
+FEW_SUBCARRIERS, MOST_NODES = 40, 20  # up to which columns are generated, and of the relaxation by sizes
+NUM_SCHEDULES = 150  # rounds of prices for whole schedules
+CHUNK = 0.04  # share of the budget that is used between two looks at the clock
 
 Used = Callable[[], float]  # the share of a time budget that is used
+
+# Rounds of prices until a share of the budget is used, then steps of search until another one.
+STAGES = ((6, 0.25, 16, 0.4), (60, 0.5, 300, 0.6), (240, 0.65, 1_000, 0.7))
 
 
 def unlimited() -> float:
@@ -47,23 +52,76 @@ class Auto:
 
     def allocate(self, instance: Instance) -> Answer:
         """The best allocation found, with the best bound and the worth of one more subcarrier and core."""
-        return replace(deque(improvements(instance), maxlen=1).pop(), policy=self.name)
+        return best_answer(instance)
 
 
-def improvements(instance: Instance, used: Used = unlimited) -> Iterator[Answer]:
-    """Answers that get better from step to step: each has the best plan, the best bound and the prices so far.
+def best_answer(instance: Instance, used: Used = unlimited, start: Allocation | None = None) -> Answer:
+    """The best answer within a time budget, also from the plan of the last epoch; it has a bound and prices."""
+    if not 0 < instance.num_devices <= MOST_DEVICES:
+        quick = JointPlus().allocate(instance)
+        priced = price(instance)
+        return with_bound(instance, replace(quick, policy="auto", prices=priced.prices), priced.bound_j)
+    market = Market(instance, start)
+    market.improve_prices(1)
+    for num_rounds, prices_until, num_steps, plan_until in STAGES:
+        if market.gap_share > DONE and used() < prices_until:
+            _spend(market.improve_prices, num_rounds, used, prices_until)
+            market.use_prices()
+            _spend(market.improve_plan, num_steps, used, plan_until)
+    if used() > STAGES[-1][-1]:
+        _spend(market.improve_plan, MOST_STEPS, used, 0.8)
+    answer = market.answer("auto")
+    if can_list(instance, NUM_SLOTS) and used() < 0.5 and market.gap_share > DONE:
+        answer = _proven(instance, answer)
+    if answer.gap_share is not None and answer.gap_share > DONE and used() < 0.8:
+        answer = _longer(market, answer, used)
+    return answer
 
-    A step starts only before its share of the budget is used, and steps that take long look at the budget themselves.
-    """
-    has_columns = can_generate(instance)  # which give a better bound
-    priced = price(instance, lambda: has_columns and used() > 0.02)
-    quick = JointPlus(most_work=PLAN_WORK, is_over=lambda: used() > 0.2).allocate(instance)
-    answer = with_bound(instance, replace(quick, policy="auto", prices=priced.prices), priced.bound_j)
-    yield answer
-    for step, latest in STEPS:
-        if used() < latest and answer.gap_share is not None and answer.gap_share > DONE:
-            answer = step(instance, answer, used)
-            yield answer
+
+def _spend(act: Callable[[int], None], most: int, used: Used, until: float) -> None:
+    """Act up to so many times, in parts that are small against the budget."""
+    done, part = 0, 1
+    while done < most and used() < until:
+        began = used()
+        act(part)
+        done += part
+        share = used() - began
+        part = min(most - done, 2 * part, max(1, int(part * CHUNK / share)) if share > 0 else most)
+
+
+def _longer(market: Market, answer: Answer, used: Used) -> Answer:
+    """A sharper bound, the plans of the other policies, and a longer search."""
+    market.bound_by_whole_runs(NUM_SCHEDULES)
+    answer = _compared(market.instance, with_bound(market.instance, answer, market.bound_j), used)
+    if used() < 0.6:
+        answer = _by_columns(market.instance, answer, used)
+    if used() == 0.0:
+        market.improve_plan(ENOUGH_STEPS)
+    done, success, best_j = 0, 0, market.worth_j
+    while 0.0 < used() < 0.94 and done - success < MOST_STALE and done < MOST_STEPS and market.gap_share > DONE:
+        part = 200 if used() < 0.85 else 20
+        market.improve_plan(part)
+        done += part
+        if market.worth_j > best_j:
+            success, best_j = done, market.worth_j
+    return with_bound(market.instance, _better(market.answer("auto"), answer), answer.bound_j)
+
+
+def _proven(instance: Instance, answer: Answer) -> Answer:
+    """The search through all plans, from the answer on."""
+    found = prove(instance, answer, SEARCH_WORK).answer
+    return with_bound(instance, _better(answer, found), found.bound_j)
+
+
+def _by_columns(instance: Instance, answer: Answer, used: Used) -> Answer:
+    """Bounds and plans of column generation and of the relaxation by sizes: sharp where subcarriers are few."""
+    if instance.num_subcarriers > FEW_SUBCARRIERS or not can_generate(instance):
+        return answer
+    generated = generate_columns(instance, answer, is_over=lambda: used() > 0.7)
+    found = answer_from_columns(instance, answer, generated) if used() < 0.6 else answer
+    answer = with_bound(instance, _better(answer, found), generated.bound_j)
+    relaxed = relax(instance, MOST_NODES) if used() < 0.3 else None
+    return answer if relaxed is None else with_bound(instance, answer, relaxed.bound_j)
 
 
 def _better(answer: Answer, other: Answer) -> Answer:
@@ -72,57 +130,10 @@ def _better(answer: Answer, other: Answer) -> Answer:
     return replace(best, policy=answer.policy, bound_j=answer.bound_j, prices=answer.prices)
 
 
-def _baselines(instance: Instance, answer: Answer, used: Used) -> Answer:
-    if instance.num_devices <= MOST_COMPARED:
-        for policy in (CpuFirst(), RadioFirst(), Gma()):
-            if used() < 0.3:
-                answer = _better(answer, policy.allocate(instance))
+def _compared(instance: Instance, answer: Answer, used: Used) -> Answer:
+    """The best of the answer and of the plans of the other policies, while the gap is open and there is time."""
+    for policy in (JointPlus(), CpuFirst(), RadioFirst(), Gma()):
+        is_open = answer.gap_share is not None and answer.gap_share > DONE
+        if is_open and used() < 0.6 and has_kernels(instance) and instance.num_devices <= MOST_COMPARED:
+            answer = _better(answer, policy.allocate(instance))
     return answer
-
-
-def _search(instance: Instance, answer: Answer, used: Used) -> Answer:
-    del used
-    if not can_list(instance, NUM_SLOTS):
-        return answer
-    found = prove(instance, answer, SEARCH_WORK).answer
-    return with_bound(instance, _better(answer, found), found.bound_j)
-
-
-def _shaken(instance: Instance, answer: Answer, used: Used, until: float) -> Answer:
-    """Large-neighbourhood search in parts, until the share of the budget is used or nothing gets better."""
-    if not has_kernels(instance) or instance.num_devices > MOST_COMPARED:
-        return answer
-    number, stale = 0, 0
-    while used() < until and stale < MOST_STALE and (number < MOST_PARTS or used() > 0.0):
-        shaking = JointPlus(most_work=SHAKE_WORK, num_shakes=NUM_SHAKES, seed=number, only_starts=True)
-        found = shaking.allocate(instance, [groups_of(answer.allocation)])
-        stale = 0 if found.worth_j > answer.worth_j * (1 + DONE) else stale + 1
-        answer, number = _better(answer, found), number + 1
-    return answer
-
-
-def _columns(instance: Instance, answer: Answer, used: Used) -> Answer:
-    if not can_generate(instance):
-        return answer
-    generated = generate_columns(instance, answer, is_over=lambda: used() > 0.7)
-    found = answer_from_columns(instance, answer, generated) if used() < 0.6 else answer
-    return with_bound(instance, _better(answer, found), generated.bound_j)
-
-
-def _whole_choices(instance: Instance, answer: Answer, used: Used) -> Answer:
-    relaxed = relax(instance, MOST_NODES)
-    if relaxed is None or used() > 0.6:
-        return answer
-    devices: dict[int, tuple[int, ...]] = dict.fromkeys(relaxed.devices.tolist(), ())
-    return with_bound(instance, _better(answer, JointPlus().allocate(instance, [devices])), relaxed.bound_j)
-
-
-# Every step, and the share of the budget after which it does not begin.
-STEPS: tuple[tuple[Callable[[Instance, Answer, Used], Answer], float], ...] = (
-    (_baselines, 0.3),
-    (_search, 0.3),
-    (partial(_shaken, until=0.4), 0.4),
-    (_columns, 0.6),
-    (_whole_choices, 0.3),
-    (partial(_shaken, until=0.95), 0.9),
-)

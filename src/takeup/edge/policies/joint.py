@@ -6,15 +6,15 @@ Yu, Zhang, Letaief, GLOBECOM 2016, and a local search on top. Both have a plain 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from takeup.core.arrays import Floats, Ints
-from takeup.edge.model import Allocation, Answer, Instance
+from takeup.edge.model import Answer, Instance
 from takeup.edge.solvers.partial_plan import (
     PartialPlan,
     SiteQuantities,
@@ -163,11 +163,6 @@ def never() -> bool:
     return False
 
 
-def groups_of(allocation: Allocation) -> GroupsByDevice:
-    """The subcarriers of every device that offloads."""
-    return {device: allocation.group(device).tolist() for device in np.flatnonzero(allocation.offloads).tolist()}
-
-
 MOST_WORK = 10_000  # priced uploads: some milliseconds
 WORTH_IT = 1e-9  # of the saving; a smaller improvement is rounding
 
@@ -176,17 +171,12 @@ WORTH_IT = 1e-9  # of the saving; a smaller improvement is rounding
 class JointPlus:
     """The best of all metrics, improved with the `most_searched` costliest; `most_tried` newcomers per removal.
 
-    The kernels stop after `most_work` priced uploads. `num_shakes` steps of large-neighbourhood search follow, drawn by
-    `seed`; `only_starts` leaves out everything else. `is_over` ends the plain search early.
+    The kernels stop after `most_work` priced uploads.
     """
 
     most_tried: int = 8
     most_searched: int = 300
     most_work: int = MOST_WORK
-    num_shakes: int = 0
-    seed: int = 0
-    only_starts: bool = False
-    is_over: Callable[[], bool] = never
     name: str = "joint_plus"
     ignores_cpu: bool = False
 
@@ -202,17 +192,16 @@ class JointPlus:
 
     def effort(self) -> SearchEffort:
         """The search limits of the kernels."""
-        from takeup.edge.solvers.compiled.arrays import BY_ALL, FROM_STARTS, SearchEffort
+        from takeup.edge.solvers.compiled.arrays import BY_ALL, SearchEffort
 
-        metric, most_searched = (FROM_STARTS, 0) if self.only_starts else (BY_ALL, self.most_searched)
-        return SearchEffort(metric, self.most_tried, most_searched, self.most_work, self.num_shakes, self.seed)
+        return SearchEffort(BY_ALL, self.most_tried, self.most_searched, self.most_work)
 
     def allocate_plainly(self, instance: Instance, starts: Sequence[GroupsByDevice] = ()) -> Answer:
         """The same as `allocate`, without kernels."""
         site = SiteQuantities(instance)
         promising = site.promising()
         made = _starts(site, promising, starts)
-        start = max([next(made), *takewhile(lambda _: not self.is_over(), made)], key=_filled_saving)
+        start = max(made, key=_filled_saving)
         costliest = promising[np.argsort(-site.worth_j[promising], kind="stable")][: self.most_searched]
         return self._search(start, costliest).answer(self.name, refusal_reasons(site, promising))
 
@@ -220,7 +209,7 @@ class JointPlus:
         """Take the first better neighbour until there is none; the plan with all subcarriers handed out."""
         saving_j = _filled_saving(core)
         neighbours = self._neighbours(core, promising)
-        while not self.is_over() and (trial := next(neighbours, None)) is not None:
+        while (trial := next(neighbours, None)) is not None:
             if _saving_at_most(trial) <= saving_j:
                 continue
             trial_j = _filled_saving(trial)

@@ -82,6 +82,7 @@ def policy_view(
         deadlines_s=np.append(planned.deadlines_s[newcomers] - now_s, due_s),
         releases_s=np.append(np.zeros(len(newcomers)), ready_s),
         values_j=np.append(planned.values_j[newcomers], np.zeros(len(kept))),
+        best_effort=np.append(planned.best_effort[newcomers], np.zeros(len(kept), np.bool_)),
     )
     large_j = 2 * float(shown.worth_j.sum())
     values_j = np.append(shown.values_j[: len(newcomers)], np.full(len(kept), large_j))

@@ -66,6 +66,7 @@ def save_instance(path: Path | str, instance: Instance) -> None:
     """Write the instance, whole or not at all, in the format that the name of the file asks for."""
     path = Path(path)
     arrays = {name: getattr(instance, name) for name in ARRAYS}
+    arrays["deadlines_s"] = np.where(instance.best_effort, np.inf, instance.deadlines_s)
     head = _head(instance)
     if _format(path) == ".json":
         fields = head.model_dump() | {name: array.tolist() for name, array in arrays.items()}

@@ -6,6 +6,7 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.edge.model import Instance, Radio
+from takeup.edge.traces.cellular import uma_setting, umi_setting
 from takeup.errors import BadInput, UnknownName
 
 # Random instances: the cell of the paper, a wider one in which the radio is scarce, and a present-day one -------------
@@ -82,7 +83,13 @@ def modern_setting(
     )
 
 
-SETTINGS = {"paper": paper_setting, "radio_tight": radio_tight_setting, "modern": modern_setting}
+SETTINGS = {
+    "paper": paper_setting,
+    "radio_tight": radio_tight_setting,
+    "modern": modern_setting,
+    "umi": umi_setting,
+    "uma": uma_setting,
+}
 
 
 def generate(setting: str, random: np.random.Generator, num_devices: int) -> Instance:

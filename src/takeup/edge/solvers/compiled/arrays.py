@@ -16,7 +16,7 @@ from takeup.core.arrays import Bools, Floats, Ints
 Records = npt.NDArray[Any]
 
 NO_INDEX = -1
-BY_ALL, FROM_STARTS = -1, -2  # metrics; only the given starts, then search
+BY_ALL = -1  # a metric: all of them, then search
 
 
 def _record(floats: str, counts: str = "") -> np.dtype[np.void]:
@@ -57,14 +57,12 @@ class InitialPlans(NamedTuple):
 
 
 class SearchEffort(NamedTuple):
-    """Search effort: one metric only (`BY_ALL`: all of them, then search), the limits of the search, and of `shake`."""
+    """Search effort: one metric only (`BY_ALL`: all of them, then search), and the limits of the search."""
 
     metric: int
     most_tried: int
     most_searched: int
     most_work: int
-    num_shakes: int = 0
-    seed: int = 0
 
 
 class CellArrays(NamedTuple):

@@ -33,7 +33,7 @@ def kernel_state(
     num_devices, num_subcarriers = tasks.num_devices[index], tasks.num_subcarriers[index]
     most = min(num_devices, num_subcarriers)
     num_searched = num_subcarriers if num_plans > 1 else 0
-    cell = _cell(tasks, index, first_device, first_ratio)
+    cell = cell_arrays(tasks, index, first_device, first_ratio)
     plans = PlanArrays(
         np.empty((num_plans, most), SEAT),
         np.empty((num_plans, most, num_subcarriers), np.int64),
@@ -57,7 +57,7 @@ def kernel_state(
 
 
 @inner
-def _cell(tasks: TaskArrays, index: int, first_device: int, first_ratio: int) -> CellArrays:
+def cell_arrays(tasks: TaskArrays, index: int, first_device: int, first_ratio: int) -> CellArrays:
     num_devices, num_subcarriers = tasks.num_devices[index], tasks.num_subcarriers[index]
     due_s = tasks.due_s[first_device : first_device + num_devices]
     cell = CellArrays(

@@ -8,7 +8,6 @@ import numpy.typing as npt
 from takeup.core.compiled import bare, kernel
 from takeup.edge.model import UNASSIGNED, Allocation, Answer, Instance, Reason
 from takeup.edge.solvers.compiled.arrays import (
-    BY_ALL,
     FinishedPlans,
     InitialPlans,
     KernelState,
@@ -37,7 +36,7 @@ def solve_instances(
             grow(board.cell, board.plans, board.room, plan, effort.metric, len(board.cell.devices))
             assign_free_subcarriers(board.cell, board.plans, plan)
         else:
-            search(board, _best_initial_plan(board, starts, effort.metric), effort)
+            search(board, _best_initial_plan(board, starts), effort)
             plan = roles.best
         _write_plan(board, plan, outcome, first_device, first_subcarrier)
         outcome.work[index] = board.plans.work[0]
@@ -47,12 +46,11 @@ def solve_instances(
 
 
 @bare
-def _best_initial_plan(board: KernelState, starts: InitialPlans, metric: int) -> float:
+def _best_initial_plan(board: KernelState, starts: InitialPlans) -> float:
     """The best of the greedy plans and the starts becomes the core, and its full plan the best; what that is worth."""
     cell, plans, room, roles = board
     best_j = -1.0
-    first = 0 if metric == BY_ALL else len(METRICS)
-    for start in range(first, len(METRICS) + 3 * len(starts.wanted)):
+    for start in range(len(METRICS) + 3 * len(starts.wanted)):
         clear(plans, roles.trial)
         if start < len(METRICS):
             grow(cell, plans, room, roles.trial, start, len(cell.devices))
@@ -136,7 +134,7 @@ def finished_plans(
     instances: Sequence[Instance], effort: SearchEffort, starts: InitialPlans | None = None
 ) -> FinishedPlans:
     """The finished plans of all instances, one after the other."""
-    tasks = _tasks(instances)
+    tasks = tasks_of(instances)
     num_devices, num_subcarriers = int(tasks.num_devices.sum()), int(tasks.num_subcarriers.sum())
     outcome = FinishedPlans(
         np.full(num_subcarriers, UNASSIGNED, np.int64),
@@ -157,7 +155,7 @@ def finished_plans(
     return outcome
 
 
-def _tasks(instances: Sequence[Instance]) -> TaskArrays:
+def tasks_of(instances: Sequence[Instance]) -> TaskArrays:
     """All instances in the same arrays. Fresh ones: kernels are compiled for arrays that can be written to."""
     num_devices = np.array([each.num_devices for each in instances], np.int64)
     num_subcarriers = np.array([each.num_subcarriers for each in instances], np.int64)

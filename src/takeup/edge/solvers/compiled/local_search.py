@@ -150,7 +150,6 @@ def swap_core_order(cell: CellArrays, plans: PlanArrays, plan: int, trial: int) 
 
 NEAR = 0.995  # of the best worth; a plan below will not be the best by an exchange
 WORTH_IT = 1e-9  # of the worth; a smaller improvement is rounding
-MOST_REMOVED, MOST_ADDED = 0.4, 0.4  # of the devices, by one step of `_shake`
 MIX, MIX_BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 
@@ -205,52 +204,8 @@ def search(board: KernelState, best_j: float, effort: SearchEffort) -> float:
             first = second = first + 1
             if first == plans.num_seated[roles.core]:
                 is_deep, first, second = True, 0, NO_INDEX
-    _shake(board, best_j, effort)
     _improve_order(board)
     return worth(cell, plans, roles.best)
-
-
-@bare
-def _shake(board: KernelState, best_j: float, effort: SearchEffort) -> None:
-    """Large-neighbourhood search: remove random devices of the core, add random others, new groups for all, grow.
-
-    A better plan becomes the core.
-    """
-    cell, plans, room, roles = board
-    random, _ = _next_random(np.uint64(effort.seed + 1) * MIX)
-    most_work = plans.work[0] + effort.most_work
-    for _ in range(effort.num_shakes):
-        if plans.work[0] >= most_work:
-            return
-        random, share = _next_random(random)
-        copy(plans, roles.core, roles.trial)
-        for device in range(len(cell.devices)):
-            random, drawn = _next_random(random)
-            seat = plans.seat_of[roles.trial, device]
-            if seat != NO_INDEX and drawn < MOST_REMOVED * share:
-                remove(plans, roles.trial, seat)
-            elif seat == NO_INDEX and drawn < MOST_ADDED * share and _may_join(cell, plans, roles.trial, device):
-                add(cell, plans, roles.trial, device, plans.group, 0)
-        while not regroup(cell, plans, room, roles.trial):
-            remove(plans, roles.trial, least_seat(cell, plans, roles.trial))
-        found_j = evaluate_plan(board, roles.trial, best_j, len(cell.devices))
-        if found_j > best_j:
-            copy(plans, roles.trial, roles.core)
-            copy(plans, roles.full, roles.best)
-            best_j = found_j
-
-
-@bare
-def _may_join(cell: CellArrays, plans: PlanArrays, plan: int, device: int) -> bool:
-    """Whether a device could save anything, and the plan has a seat for it."""
-    return bool(cell.devices[device].reach_j > 0.0 and plans.num_seated[plan] < plans.seats.shape[1])
-
-
-@bare
-def _next_random(state: np.uint64) -> tuple[np.uint64, float]:
-    """The next state of a linear congruential generator, and a number in [0, 1)."""
-    state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-    return state, float(state >> np.uint64(33)) / 2147483648.0
 
 
 @bare

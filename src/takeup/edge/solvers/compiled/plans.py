@@ -66,14 +66,14 @@ def cheapest(cell: CellArrays, device: int, group: Ints, size: int) -> tuple[flo
         return np.inf, np.nan
     power_w = num_on * np.exp(y) / mean_gain - sum_inverse
     if power_w > cell.max_power_w:
-        time_s = _shortest(cell, device, group, size)
+        time_s = shortest(cell, device, group, size)
         return time_s, time_s * (cell.circuit_power_w + cell.max_power_w)
     time_s = LN2 * cell.devices[device].bits_per_hz / (num_on * y)
     return time_s, time_s * (cell.circuit_power_w + max(0.0, power_w))
 
 
 @bare
-def _shortest(cell: CellArrays, device: int, group: Ints, size: int) -> float:
+def shortest(cell: CellArrays, device: int, group: Ints, size: int) -> float:
     """The time of an upload with all the power there is."""
     sum_logs, sum_inverse, num_on = 0.0, 0.0, 0
     for index in range(size):

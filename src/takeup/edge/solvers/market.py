@@ -1,0 +1,201 @@
+"""Prices, bound and plans of one instance: rounds of prices and steps of search, as many as the caller has time for."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from takeup.core.arrays import Floats, Ints
+from takeup.edge.model import Allocation, Answer, Instance, Prices, Reason
+from takeup.edge.solvers.bounds import with_bound
+from takeup.edge.solvers.compiled.core_schedules import Jobs, earnings, whole_runs_bound
+from takeup.edge.solvers.compiled.dual import FIRST_AIM, Ascent, CoreTime, Options, descend, list_options
+from takeup.edge.solvers.compiled.joint_kernel import tasks_of
+from takeup.edge.solvers.compiled.neighbourhood import LEAST_FACTOR, improve, new_search, start_from
+from takeup.edge.solvers.compiled.uplinks import Uplinks, cell_of
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
+
+NUM_SLOTS, NUM_FINE_SLOTS = 64, 400
+MOST_NODES = 20_000
+FIRST_SHARES = (0.03, 0.1, 0.0)  # of what all devices could save: prices of all subcarriers for the first plans
+FIRST_PRICES = 0.3  # of the worth of the first plan: all subcarriers together, and all CPU time together
+SLACK = 1.5  # devices are ordered by their margins up to a cost of this much of their worth
+ROUNDING = 1e-9  # of the bound
+
+
+class Market:
+    """Subcarriers and CPU time with prices, and plans that are made with them."""
+
+    def __init__(self, instance: Instance, start: Allocation | None = None, seed: int = 0) -> None:
+        """Begin with the plan `start`, as far as it is possible, else with a quick one."""
+        self.instance = instance
+        latest_s = instance.deadlines_s - instance.run_s
+        self._up = _uplinks(instance)
+        self._options = list_options(self._up, latest_s, instance.worth_j.copy())
+        self._time = _core_time(instance, latest_s)
+        self._search = new_search(self._up, self._options, instance.num_cores, seed)
+        self._search.margin_j[:] = self._up.cell.devices["reach_j"]
+        if start is not None:
+            devices = np.flatnonzero(start.offloads)
+            devices = devices[np.argsort(-start.start_s[devices], kind="stable")]
+            cores = _cores(instance, start.start_s[devices], instance.run_s[devices])
+            start_from(self._search, devices, cores, start.owners == devices[:, None])
+        total_j = float(np.maximum(0.0, self._search.margin_j).sum()) / instance.num_subcarriers
+        for share in FIRST_SHARES:
+            self._search.prices[:] = share * total_j
+            self.worth_j = improve(self._search, 1, True)
+        self._ascent = self._first_prices()
+        self._bound_j = np.inf
+
+    def _first_prices(self) -> Ascent:
+        num_devices, num_subcarriers = self._up.logs.shape
+        prices = np.full(num_subcarriers + NUM_SLOTS, FIRST_PRICES * self.worth_j / num_subcarriers)
+        prices[num_subcarriers:] = FIRST_PRICES * self.worth_j / NUM_SLOTS
+        scale = np.ones(len(prices))
+        scale[num_subcarriers:] = (num_subcarriers / NUM_SLOTS) ** 2
+        return Ascent(
+            prices,
+            prices.copy(),
+            np.zeros(len(prices)),
+            scale,
+            np.array([np.inf]),
+            np.array([FIRST_AIM * self.worth_j]),
+            np.array([self.worth_j]),
+            np.zeros(1, np.int64),
+            np.zeros(num_devices),
+            np.zeros((num_devices, num_subcarriers), np.bool_),
+            np.full(num_devices, np.nan),
+            np.zeros(num_devices),
+        )
+
+    @property
+    def bound_j(self) -> float:
+        """What no plan is worth more than; infinite before the first round of prices."""
+        return min(self._bound_j, float(self._ascent.bound_j[0])) * (1 + ROUNDING)
+
+    @property
+    def gap_share(self) -> float:
+        """The largest share of the possible worth that may be missing."""
+        return max(0.0, 1 - self.worth_j / self.bound_j) if self.bound_j > 0 else 0.0
+
+    @property
+    def prices_j(self) -> tuple[Floats, Floats]:
+        """The best prices so far: of every subcarrier, and of all CPU time of every slot."""
+        count = self._up.logs.shape[1]
+        return self._ascent.best[:count].copy(), self._ascent.best[count:].copy()
+
+    @property
+    def edges_s(self) -> Floats:
+        """Where the slots of CPU time begin and end."""
+        return self._time.edges_s
+
+    def improve_prices(self, num_rounds: int) -> None:
+        """Rounds of better prices."""
+        self._ascent.known_j[0] = self.worth_j
+        descend(self._up, self._options, self._time, self._ascent, self.instance.num_cores, num_rounds, 1.0)
+
+    def use_prices(self) -> None:
+        """The search continues with the best prices."""
+        descend(self._up, self._options, self._time, self._ascent, self.instance.num_cores, 0, SLACK)
+        prices_j, _ = self.prices_j
+        self._search.prices[:] = prices_j
+        self._search.margin_j[:] = self._ascent.margin_j
+        self._search.room.hint_s[:] = self._ascent.limit_s
+        if self.instance.radio.modulations:
+            self._search = self._search._replace(options=_by_floor(self._options, prices_j, self._up.contiguous))
+
+    def improve_plan(self, num_steps: int) -> None:
+        """Steps of large-neighbourhood search."""
+        self.worth_j = improve(self._search, num_steps, False)
+
+    def lower_bound_to(self, bound_j: float) -> None:
+        """Take over a bound that was proven elsewhere."""
+        self._bound_j = min(self._bound_j, bound_j)
+
+    def bound_by_whole_runs(self, num_rounds: int) -> None:
+        """A bound from whole schedules of the cores, at the best prices of subcarriers."""
+        instance = self.instance
+        edges_s = np.linspace(self.edges_s[0], self.edges_s[-1], NUM_FINE_SLOTS + 1)
+        if not (instance.run_s > edges_s[1] - edges_s[0]).all():
+            return
+        descend(self._up, self._options, self._time, self._ascent, instance.num_cores, 0, 1.0)
+        prices_j, _ = self.prices_j
+        latest_s = instance.deadlines_s - instance.run_s
+        earned_j = earnings(self._up, self._options, prices_j, edges_s, latest_s)
+        rows = np.flatnonzero(earned_j.max(axis=1) > 0)
+        jobs = Jobs(earned_j[rows], edges_s, instance.deadlines_s[rows], instance.run_s[rows])
+        device_j = np.maximum(0.0, self._ascent.margin_j[rows])
+        found_j = whole_runs_bound(
+            jobs, instance.num_cores, float(prices_j.sum()), device_j, self.worth_j, num_rounds, MOST_NODES
+        )
+        self.lower_bound_to(found_j)
+
+    def answer(self, policy: str) -> Answer:
+        """The best plan, with the bound and what one more subcarrier and core would be worth."""
+        best = self._search.best
+        plan = PartialPlan(SiteQuantities(self.instance))
+        for device in np.flatnonzero(best.size).tolist():
+            plan.groups[device] = best.group[device, : best.size[device]].tolist()
+            plan.limits_s[device] = float(best.start_s[device])
+        can_save = self._up.cell.devices["reach_j"] > 0
+        reasons = np.where(can_save, np.int8(Reason.CROWDED_OUT), np.int8(Reason.NO_SAVING))
+        answer = plan.answer(policy, reasons)
+        subcarriers_j, slots_j = self.prices_j
+        prices = Prices(float(subcarriers_j.mean()), float(slots_j.sum()) / self.instance.num_cores)
+        return with_bound(self.instance, replace(answer, prices=prices), self.bound_j)
+
+
+def _cores(instance: Instance, start_s: Floats, run_s: Floats) -> Ints:
+    """A core for each run, the last to start first: the one that is free for the shortest time."""
+    taken_s, cores = np.full(instance.num_cores, np.inf), np.zeros(len(start_s), np.int64)
+    for row, end_s in enumerate((start_s + run_s).tolist()):
+        free = np.where(taken_s >= end_s - ROUNDING, taken_s, np.inf)
+        cores[row] = np.argmin(free) if np.isfinite(free).any() else np.argmax(taken_s)
+        taken_s[cores[row]] = start_s[row]
+    return cores
+
+
+def _uplinks(instance: Instance) -> Uplinks:
+    gains, modulations = instance.gain_to_noise, instance.radio.modulations
+    sizes = np.arange(instance.num_subcarriers + 2)
+    allowed = np.isin(sizes, instance.group_sizes) if instance.group_sizes else sizes > 0
+    allowed[-1] = False
+    return Uplinks(
+        cell_of(tasks_of([instance])),
+        np.log(gains),
+        1 / gains,
+        np.log(2) * instance.bits / instance.radio.bandwidth_hz,
+        np.argsort(-gains, axis=1, kind="stable"),
+        np.log(2) * np.array([each.bits_per_hz_s for each in modulations]),
+        np.array([each.least_ratio for each in modulations], np.float64),
+        bool(instance.contiguous),
+        allowed,
+    )
+
+
+def _core_time(instance: Instance, latest_s: Floats) -> CoreTime:
+    """Equal slots from the first release to the last deadline; runs may be cheapest where they touch an edge."""
+    first_s, last_s = float(instance.releases_s.min()), float(instance.deadlines_s.max())
+    edges_s = np.linspace(first_s, last_s, NUM_SLOTS + 1)
+    touching_s = np.concatenate(
+        [np.broadcast_to(edges_s, (len(latest_s), len(edges_s))), edges_s - instance.run_s[:, None], latest_s[:, None]],
+        axis=1,
+    )
+    low_s, high_s = instance.releases_s[:, None], np.maximum(latest_s, instance.releases_s)[:, None]
+    return CoreTime(edges_s, np.sort(np.clip(touching_s, low_s, high_s), axis=1))
+
+
+def _by_floor(options: Options, prices_j: Floats, contiguous: bool) -> Options:
+    """The options of modulations from the least floor on, at the smallest prices that the search uses."""
+    sums_j = np.concatenate([[0.0], np.cumsum(prices_j if contiguous else np.sort(prices_j))])
+    if contiguous:
+        sums_j = np.array([(sums_j[size:] - sums_j[: len(sums_j) - size]).min() for size in range(len(sums_j))])
+    used = np.arange(options.size.shape[1]) < options.count[:, None]
+    floors_j = np.full(options.size.shape, np.inf)
+    floors_j[used] = options.floor_j[used] + LEAST_FACTOR * np.maximum(0.0, sums_j)[options.size[used]]
+    order = np.argsort(floors_j, axis=1)
+    return options._replace(
+        end_s=np.take_along_axis(options.end_s, order, axis=1),
+        size=np.take_along_axis(options.size, order, axis=1),
+        ratio=np.take_along_axis(options.ratio, order, axis=1),
+        floor_j=np.take_along_axis(floors_j, order, axis=1),
+    )
