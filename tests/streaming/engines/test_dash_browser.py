@@ -68,7 +68,7 @@ def test_a_browser_stalls_as_the_replay_says(name: str, tools: BrowserTools, cli
         if agrees(seen, expected):
             break
 
-    assert expected[1] >= 1
+    assert expected[1] > 0.5
     assert agrees(seen, expected), (seen, expected)
     assert len(requests) == clip.video.num_segments
     if name != "shaka":  # which does not send the throughput
