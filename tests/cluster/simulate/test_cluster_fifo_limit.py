@@ -86,7 +86,7 @@ def test_fifo_pays_for_it_with_the_waits_of_high_priority_jobs() -> None:
     assert waited_s == pytest.approx(HOUR_S * (9 + 6 + 5) / 3)  # two begin after ten hours, the third after twelve
 
 
-@pytest.mark.parametrize("name", sorted({"gfs", "kube", "slurm", "lyra_published"} & set(POLICIES)))
+@pytest.mark.parametrize("name", sorted({"kube", "slurm", "lyra_published"} & set(POLICIES)))
 def test_schedulers_that_evict_at_once_are_among_those_schedules(name: str) -> None:
     gpus, waited_s = lived(name)
 
@@ -99,10 +99,10 @@ def test_who_evicts_somebody_who_runs_past_midnight_allocates_less_on_the_day() 
     first, second, spot = (HIGH, 1.0, 0.0, 2 * HOUR_S), (HIGH, 1.0, HOUR_S, HOUR_S), (SPOT, 1.0, 0.0, 48 * HOUR_S)
     day = workload(first, spot, second, nodes=(NUM_GPUS,), checkpoint_s=60.0)
     used_h, waited_s = {}, {}
-    for name in ("fifo", "gfs"):
+    for name in ("fifo", "kube"):
         outcome = replay(day, find_policy(name, StaticQuota(0.0)), to_s=24 * HOUR_S)
         used_h[name] = float(outcome.allocated_gpu_s[:, :24].sum()) / HOUR_S
         waited_s[name] = outcome.metrics().high_jqt_s.mean
 
-    assert used_h == pytest.approx({"fifo": 2 + 24 + 1, "gfs": 2 + 24}, abs=60 / HOUR_S)  # of overhead
-    assert waited_s == pytest.approx({"fifo": HOUR_S / 2, "gfs": 0.0})
+    assert used_h == pytest.approx({"fifo": 2 + 24 + 1, "kube": 2 + 24}, abs=60 / HOUR_S)  # of overhead
+    assert waited_s == pytest.approx({"fifo": HOUR_S / 2, "kube": 0.0})

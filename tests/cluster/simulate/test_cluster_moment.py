@@ -74,7 +74,7 @@ def test_a_shared_gpu_has_room_for_who_asks_for_a_part_of_one() -> None:
 def test_work_is_left_as_long_as_it_is_not_done_and_again_if_it_was_lost() -> None:
     """A spot job of two hours on four GPUs; after one and a half a job comes for which it must leave."""
     jobs = workload((SPOT, 4, 0.0, 2 * HOUR_S), (HIGH, 8, 1.5 * HOUR_S, HOUR_S), nodes=(8,))
-    seen = looked(jobs, to_s=4 * HOUR_S)
+    seen = looked(jobs, "gfs_published", to_s=4 * HOUR_S, quota_share=1.0)
     restart_h = 40 / HOUR_S  # paid by who evicts, and by who was evicted
 
     assert at(seen, 0.5 * HOUR_S)[3] == pytest.approx([6.0, 8.0])
