@@ -37,40 +37,40 @@ class ClusterScenario(Scenario):
     trace: str | None = None
     nodes: str | None = None
     strict: bool = False
-    spot_share: float = Field(0.2, ge=0, le=1)
+    spot_share: float = Field(default=0.2, ge=0, le=1)
     spot_organisations: tuple[str, ...] = ()
-    guarantee_h: float = Field(1.0, gt=0, le=23)
-    checkpoint_s: float = Field(3600.0, gt=0)
-    time_unit_s: float = Field(1.0, gt=0)
+    guarantee_h: float = Field(default=1.0, gt=0, le=23)
+    checkpoint_s: float = Field(default=3600.0, gt=0)
+    time_unit_s: float = Field(default=1.0, gt=0)
     pools: tuple[str, ...] = ()
-    num_days: int | None = Field(None, ge=1)
-    scale: float = Field(1.0, gt=0)
-    from_day: float | None = Field(None, ge=0)
-    to_day: float | None = Field(None, gt=0)
-    probability: float = Field(0.9, gt=0, lt=1)
+    num_days: int | None = Field(default=None, ge=1)
+    scale: float = Field(default=1.0, gt=0)
+    from_day: float | None = Field(default=None, ge=0)
+    to_day: float | None = Field(default=None, gt=0)
+    probability: float = Field(default=0.9, gt=0, lt=1)
     model: str = "anchored"
     feedback: bool = True
-    at_day: float | None = Field(None, ge=0)
-    num_gpus: int = Field(8, ge=1)
-    gang_nodes: int = Field(0, ge=0)
+    at_day: float | None = Field(default=None, ge=0)
+    num_gpus: int = Field(default=8, ge=1)
+    gang_nodes: int = Field(default=0, ge=0)
     against: str = "fifo"
     prices: tuple[str, ...] = ()
     high_prices: tuple[str, ...] = ()
     models: tuple[str, ...] = ("anchored", "persistence", "last_week_peak")
     demand: str | None = None
-    num_hours: int = Field(4, ge=1, le=24)
+    num_hours: int = Field(default=4, ge=1, le=24)
     engine: str | None = None
     conf: str | None = None
     journal: str | None = None
     metrics: str | None = None
-    period_s: float | None = Field(None, gt=0)
-    for_s: float | None = Field(None, ge=0)
+    period_s: float | None = Field(default=None, gt=0)
+    for_s: float | None = Field(default=None, ge=0)
     dry_run: bool = False
     records: str | None = None
     column_map: tuple[str, ...] = ()
     own_policy: str | None = None
-    drawn_share: float | None = Field(None, ge=0, le=1)
-    saves_s: float | None = Field(None, gt=0)
+    drawn_share: float | None = Field(default=None, ge=0, le=1)
+    saves_s: float | None = Field(default=None, gt=0)
 
     @field_validator("policies")
     @classmethod
