@@ -48,7 +48,7 @@ def answered(
 
     encoded = [(name.encode(), value.encode()) for name, value in headers]
     scope = {"type": "http", "method": "POST", "path": path, "headers": encoded, "query_string": b""}
-    asyncio.run(LimitsMiddleware(app, LIMITS, keys, {"https://allowed.example"})(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(LimitsMiddleware(app, LIMITS, keys, {"https://allowed.example"})(scope, receive, send))
     return sent[0]["status"], taken
 
 
@@ -102,4 +102,4 @@ def test_at_least_one_request_runs_and_none_has_to_wait() -> None:
     assert ServerLimits(max_running=1, max_waiting=0).max_waiting == 0
     for wrong in ({"max_running": 0}, {"max_waiting": -1}):
         with pytest.raises(Exception, match="let at least one run"):
-            ServerLimits(**wrong)  # type: ignore[arg-type]
+            ServerLimits(**wrong)
