@@ -131,6 +131,19 @@ def test_a_task_without_a_deadline_costs_nothing_and_stays(tmp_path: Path) -> No
     assert replace(instance, num_cores=2).best_effort[2]
 
 
+PER_DEVICE = ("bits", "cycles", "deadlines_s", "releases_s", "values_j")
+
+
+def test_other_devices_take_the_place_of_those_with_deadlines() -> None:
+    plain, three = two_devices(), np.ones((3, 2))
+    columns = {name: np.ones(3) for name in PER_DEVICE} | {"releases_s": np.zeros(3)}
+
+    assert replace(plain, gains=three, **columns).best_effort.tolist() == [False, False, False]
+    marked = replace(plain, deadlines_s=np.array([4.0, np.inf]))
+    with pytest.raises(BadInput, match=r"best_effort has shape \(2,\), gains are for 3 devices"):
+        replace(marked, gains=three, **columns)
+
+
 def test_a_tensor_of_coefficients_becomes_blocks() -> None:
     fields = {name: getattr(two_devices(), name) for name in ("bits", "cycles", "deadlines_s", "radio", "edge_hz")}
     channel = np.array([[[1 + 1j, 1, 2, 0], [0, 1, 0, 2]], [[1, 1, 1, 1], [1, 1, 1, 1]]])

@@ -111,7 +111,12 @@ class Instance:
         endless = np.isposinf(self.deadlines_s)
         last_s = np.max(self.deadlines_s, where=np.isfinite(self.deadlines_s), initial=0.0)
         stand_in_s = np.maximum(last_s, self.releases_s + 1.0)
-        best_effort = np.broadcast_to(self.best_effort, endless.shape) | endless
+        marked = np.asarray(self.best_effort, np.bool_)
+        if marked.any() and marked.shape != endless.shape:
+            raise BadInput(
+                f"best_effort has shape {marked.shape}, gains are for {self.num_devices} devices; give one for each"
+            )
+        best_effort = endless | marked if marked.any() else endless
         best_effort.setflags(write=False)
         object.__setattr__(self, "best_effort", best_effort)
         object.__setattr__(self, "deadlines_s", _frozen("deadlines_s", np.where(endless, stand_in_s, self.deadlines_s)))
