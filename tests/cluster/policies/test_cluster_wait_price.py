@@ -6,9 +6,12 @@ import pytest
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, workload
 from takeup.cluster.contract import StaticQuota
+from takeup.cluster.experiment import ClusterScenario
+from takeup.cluster.experiment.replays import scheduler_of
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Job, Kind, Node, Run, Start, State, Waiting
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
+from takeup.cluster.scheduling.rules import SchedulerRules
 from takeup.cluster.simulate import replay
 
 NOW_S, HOUR_S = 100_000.0, 3600.0
@@ -117,7 +120,12 @@ def test_the_solver_does_not_evict_a_wide_gang_where_narrow_jobs_were_found() ->
 # Moves ----------------------------------------------------------------------------------------------------------------
 
 
-def scattered(saved_s: float, grade: Grade = Grade.OPPORTUNISTIC, waited_s: float = HOUR_S) -> list[Decision]:
+def scattered(
+    saved_s: float,
+    grade: Grade = Grade.OPPORTUNISTIC,
+    waited_s: float = HOUR_S,
+    rules: SchedulerRules = POLICIES["gfs"],
+) -> list[Decision]:
     """Three nodes of eight, of which small spot jobs hold five, four and four GPUs; a spot job asks for eight."""
     nodes = tuple(Node(f"n{number}", "a100", 8) for number in range(3))
     runs = tuple(
@@ -127,7 +135,7 @@ def scattered(saved_s: float, grade: Grade = Grade.OPPORTUNISTIC, waited_s: floa
     )
     wide = Job("job", Kind.SPOT, "org", "a100", 8.0)
     state = State(NOW_S, nodes, runs, (Waiting(wide, NOW_S - waited_s),))
-    return list(RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.0)).decide(state))
+    return list(RuleBasedScheduler("gfs", rules, StaticQuota(0.0)).decide(state))
 
 
 def test_narrow_spot_jobs_move_where_a_wider_one_then_fits_and_all_run() -> None:
@@ -144,6 +152,14 @@ def test_a_move_must_pay() -> None:
     """Moving four jobs of one GPU costs 4 x (700 + 40) = 2,960 GPU-seconds; eight GPUs for 300 s are 2,400."""
     assert not any(isinstance(it, Evict) for it in scattered(saved_s=NOW_S - 700))
     assert not any(isinstance(it, Evict) for it in scattered(saved_s=NOW_S - 10, waited_s=20.0))
+
+
+@pytest.mark.parametrize("verb", ["run", "whatif", "benefit"])
+def test_no_job_moves_on_a_real_engine_nor_in_what_is_said_about_one(verb: str) -> None:
+    scenario = ClusterScenario.model_validate({"verb": verb, "engine": "slurm"})
+    decisions = scattered(saved_s=NOW_S - 10, rules=scheduler_of(scenario, "gfs").rules)
+
+    assert not any(isinstance(it, Evict) for it in decisions)
 
 
 def test_a_job_with_a_promise_does_not_move() -> None:

@@ -54,6 +54,7 @@ from takeup.core.sweep import sweep
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadInput, BadTrace
 
+ON_ENGINES = {"run", "whatif", "benefit"}
 WORTH_PROCESSES = 100_000  # jobs times policies; below that, starting processes takes longer than the replays
 
 
@@ -67,8 +68,11 @@ def quota_source(scenario: ClusterScenario) -> SpotQuota:
 
 
 def scheduler_of(scenario: ClusterScenario, policy: str) -> RuleBasedScheduler:
-    """A new scheduler with a separate quota source."""
-    return find_policy(policy, quota_source(scenario))
+    """A new scheduler with a separate quota source; without moves where real engines are meant, which refuse them."""
+    scheduler = find_policy(policy, quota_source(scenario))
+    if scenario.verb in ON_ENGINES:
+        scheduler = replace(scheduler, rules=scheduler.rules._replace(moves=False))
+    return scheduler
 
 
 def simulate(scenario: ClusterScenario, quiet: bool) -> Report:

@@ -24,7 +24,7 @@ from takeup.errors import BadInput
 
 NOTE = (
     "a month: thirty mean days over the site's own policy, net of work that was lost, with 95 % confidence if days are "
-    "independent"
+    "independent; spot jobs are not moved for each other, as on Slurm and Kubernetes"
 )
 PEERS = ("fifo", "high_first", "kube", "slurm")  # Kueue and KAI at their defaults decide as slurm does here
 WARM_UP_SHARE, MOST_WARM_UP_DAYS = 1 / 7, 3

@@ -145,6 +145,20 @@ def test_high_priority_is_never_evicted(world: World) -> None:
     assert world.places() == {"h": "n0"}
 
 
+@pytest.mark.parametrize("notice_s", [0.0, 60.0])
+def test_no_pod_is_evicted_for_a_spot_pod(world: World, notice_s: float) -> None:
+    world.create([pod("a"), pod("b", gpus=8)])
+    world.settle()
+    world.start("a", "n0")
+    world.look(lambda state: bool(state.runs))
+
+    with pytest.raises(BadInput, match="for high priority only"):
+        world.evict("a", "b", notice_s)
+    with pytest.raises(BadInput, match="no room on n0"):
+        world.start("b", "n0")
+    assert world.places() == {"a": "n0", "b": ""}
+
+
 def test_nobody_is_evicted_twice(world: World) -> None:
     world.create([pod("a")])
     world.settle()

@@ -527,6 +527,20 @@ def test_only_spot_jobs_are_evicted(qos: str) -> None:
         engine.apply(evict(job))
 
 
+@pytest.mark.parametrize("notice_s", [0.0, 60.0])
+def test_no_job_is_evicted_for_a_spot_job(notice_s: float) -> None:
+    fake = FakeSlurm()
+    job, other = fake.run("spot", 2, "n1"), fake.submit("spot", 8)
+    engine = engine_of(fake)
+    engine.observe()
+
+    with pytest.raises(BadInput, match="for high priority only"):
+        engine.apply(evict(job, other, notice_s))
+    fake.tick()
+    state = engine.observe()
+    assert ([run.job.id for run in state.runs], state.evictions) == ([job], ())
+
+
 def test_no_run_is_evicted_twice() -> None:
     fake = FakeSlurm()
     job = fake.run("spot", 2, "n1")

@@ -141,7 +141,7 @@ class Actuator:
             else:
                 self._bind(seen, gang, decision.nodes, BoundPod("", now_s, decision.grade, decision.nodes))
                 self.notices.starts(gang, decision, now_s)
-        elif seen.has_room(gang, decision.nodes, self.ledger.kept, later=True):
+        elif gang[0].kind == Kind.HIGH and seen.has_room(gang, decision.nodes, self.ledger.kept, later=True):
             if self.ledger.kept.get(decision.job_id) != decision.nodes:
                 self.ledger.kept[decision.job_id] = decision.nodes
                 self.writer.nominate(gang, decision.nodes)
@@ -180,6 +180,8 @@ class Actuator:
             raise BadInput(f"{decision.job_id} does not run any more; observe again")
         if run.job.kind != Kind.SPOT:
             raise BadInput(f"{decision.job_id} is of high priority; only spot jobs are evicted")
+        if any(pod.kind != Kind.HIGH for pod in seen.gangs.get(decision.for_job, ())):
+            raise BadInput(f"{decision.for_job} is a spot job; jobs are evicted for high priority only")
         gang = tuple(pod for pod in seen.gangs[decision.job_id] if pod.node)
         due_s = now_s + decision.notice_s
         leaving = PendingEviction(decision.for_job, now_s, due_s, due_s + EVICTION_LIMIT_S)

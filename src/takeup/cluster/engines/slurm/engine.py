@@ -276,6 +276,9 @@ class SlurmEngine:
         row = _row(picture, decision.job_id)
         if self.classes.grade(row.qos) in (None, Grade.HIGH):
             raise BadInput(f"job {row.id} has the QOS {row.qos!r}; only spot jobs are evicted")
+        ahead = picture.rows.get(decision.for_job)
+        if ahead is not None and self.classes.grade(ahead.qos) != Grade.HIGH:
+            raise BadInput(f"job {ahead.id} has the QOS {ahead.qos!r}; jobs are evicted for high priority only")
         if row.status == JobStatus.HELD or row.id in self.ledger.notices:
             return
         if decision.notice_s > 0 and row.status == JobStatus.RUNNING:
@@ -291,9 +294,9 @@ class SlurmEngine:
             self._remove(row, decision.for_job, decision.reason)
 
     def _is_ahead(self, picture: ClusterSnapshot, job_id: str) -> bool:
-        """Whether the job that evictions are for is still to be started."""
+        """Whether a job of high priority is still to be started."""
         row = picture.rows.get(job_id)
-        return row is not None and row.status == JobStatus.HELD
+        return row is not None and row.status == JobStatus.HELD and self.classes.grade(row.qos) == Grade.HIGH
 
     def _make_room(self, for_job: str, room: list[tuple[JobRow, str]]) -> None:
         """Evict all victims with one journal sync and one command: one per victim would be slow."""
