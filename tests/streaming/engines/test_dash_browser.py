@@ -51,7 +51,7 @@ def replayed(player: Player) -> Floats:
 
 def agrees(seen: Playback, expected: Floats) -> bool:
     _, num_stalls, stall_s, startup_s, *_ = expected.tolist()
-    return (
+    return bool(
         seen.num_stalls == round(num_stalls)
         and abs(seen.stall_s - stall_s) <= max(ABOUT_S, SHARE * stall_s)
         and abs(seen.startup_s - startup_s) <= ABOUT_S

@@ -127,14 +127,15 @@ def tensor_parallel() -> Step:
 def functional_calls() -> Step:
     """Gradients reduced by functional collectives."""
     model = layers()
-    optimizer = sgd(model)
+    optimizer, group = sgd(model), dist.group.WORLD
+    assert group is not None
 
     def step() -> None:
         optimizer.zero_grad()
         torch.autograd.backward(model(torch.ones(4, WIDTH)).sum())
         for each in model.parameters():
             assert each.grad is not None
-            each.grad = functional.all_reduce(each.grad, "sum", dist.group.WORLD) / NUM_RANKS
+            each.grad = functional.all_reduce(each.grad, "sum", group) / NUM_RANKS
         optimizer.step()
 
     return step

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from takeup.errors import BadInput
 from takeup.training.stragglers.contract import Suspect
 from takeup.training.stragglers.watch import reports as explain
 from takeup.training.stragglers.watch.agent import RemoteRank
+from takeup.training.stragglers.watch.channel import Channel
 from takeup.training.stragglers.watch.ring import HEADER_WORDS
 from takeup.training.stragglers.watch.ring_reader import GroupPosition
 from takeup.training.stragglers.watch.session import WatchSession
@@ -124,8 +126,8 @@ def far_rank(folder: Path) -> RemoteRank:
     """Rank 1 of four, as its agent on node7 reports it."""
     folder.mkdir()
     header = list(new_ring(folder, 1, 4).words[:HEADER_WORDS])
-    with socket.socket() as closed:
-        return RemoteRank(1, closed, header, {GROUP: GroupPosition(1, 4)}, host="node7")
+    closed = cast(Channel, None)  # it sends nothing
+    return RemoteRank(1, closed, header, {GROUP: GroupPosition(1, 4)}, host="node7")
 
 
 COMPUTE = Suspect("compute", (1,), 1.5, 0.98, "")

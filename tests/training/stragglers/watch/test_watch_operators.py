@@ -69,11 +69,12 @@ def test_gathering_counts_what_comes_out_and_scattering_what_goes_in(folder: Pat
 
 
 def test_functional_collectives_are_noted_although_autograd_has_been_passed(folder: Path) -> None:
-    data = torch.ones(6, requires_grad=True)
+    data, group = torch.ones(6, requires_grad=True), dist.group.WORLD
+    assert group is not None
 
-    reduced = functional.all_reduce(data, "sum", dist.group.WORLD) + 1
+    reduced = functional.all_reduce(data, "sum", group) + 1
     with torch.inference_mode():
-        functional.all_reduce(torch.ones(7), "sum", dist.group.WORLD) + 1
+        functional.all_reduce(torch.ones(7), "sum", group) + 1
 
     assert reduced.tolist() == [2.0] * 6
     assert rows(folder) == [(ALL_REDUCE, 24), (ALL_REDUCE, 28)]
