@@ -151,7 +151,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
 
-    with pytest.raises(BadTrace, match="cannot be (read|opened)"):
+    with pytest.raises(BadTrace, match=r"cannot be (read|opened)"):
         read(tmp_path / name)
 
 

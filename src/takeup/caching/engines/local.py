@@ -59,12 +59,17 @@ class LocalStore:
         self.counts.read_bytes += len(value)
         return value
 
-    def put(self, block: BlockId, value: bytes, pinned: Collection[BlockId] = ()) -> AdmissionDecision:
-        """Make room as the policy says, then keep the block in memory if it was admitted, else in its file."""
+    def put(
+        self, block: BlockId, value: bytes, pinned: Collection[BlockId] = (), dataset: int | None = None
+    ) -> AdmissionDecision:
+        """Make room as the policy says, then keep the block in memory if it was admitted, else in its file.
+
+        Blocks of one `dataset` are siblings.
+        """
         self._require_unchanged(block, value)
         if self.get(block) is not None:
             return AdmissionDecision((), admit=True)
-        room = self._ask(block, value, pinned)
+        room = self._ask(block, value, pinned, dataset)
         self._spill_what_leaves(room, block, value)
         for eviction in room.evict:
             self._evict(eviction.block)
@@ -89,9 +94,9 @@ class LocalStore:
         if self._checksums.setdefault(block, checksum) != checksum:
             raise BadInput(f"block {block!r} was put here before with other bytes; give the new ones a new name")
 
-    def _ask(self, block: BlockId, value: bytes, pinned: Collection[BlockId]) -> AdmissionDecision:
+    def _ask(self, block: BlockId, value: bytes, pinned: Collection[BlockId], dataset: int | None) -> AdmissionDecision:
         price = 1.0 if block in self._files else 2.0  # without a clean copy, eviction costs a write too
-        self.table.describe(block, _size_bytes(value), price * _size_bytes(value))
+        self.table.describe(block, _size_bytes(value), price * _size_bytes(value), dataset)
         self.table.cached(block)
         return self.policy.make_room(block, _size_bytes(value), self.free_bytes, pinned)
 
@@ -176,7 +181,8 @@ class LocalEngine:
         self.table.close(task.index)
         written = {block: self._make(block) for block in task.outputs}
         for block, value in (restored | written).items():
-            self._store_of(block).put(block, value, pinned=task.inputs)
+            dataset = int(self.workload.block_dataset[block])
+            self._store_of(block).put(block, value, task.inputs, dataset if dataset >= 0 else None)
 
     def _make(self, block: int) -> bytes:
         """The content of a block: pseudo-random bytes determined by its number."""
