@@ -24,6 +24,8 @@ from takeup.cluster.engines.slurm import QosClasses
 from takeup.cluster.engines.slurm.journal import Journal, SlurmLedger
 from takeup.cluster.engines.slurm.rows import NodeRow, expand_hosts, past_workload, read_remarks
 from takeup.cluster.traces import read_trace as read_jobs
+from takeup.cluster.traces.records import nodes_from, read_records
+from takeup.cluster.traces.workload import TraceOptions
 from takeup.core.file_kinds import sample_of
 from takeup.core.report import Column, Report, Table
 from takeup.core.scenario import load_scenario
@@ -97,6 +99,10 @@ def _past(path: Path) -> object:
         return None
     nodes = {f"n{number}": NodeRow(f"n{number}", "a100", 8, is_fit=True) for number in range(4)}
     return past_workload(rows, nodes, QosClasses(), 1_794_755_800.0) if isinstance(rows, list) else None
+
+
+def _records(path: Path) -> object:
+    return read_records(path, {}, None, TraceOptions(spot_share=0.5), is_drawn=True)
 
 
 def _comment(path: Path) -> object:
@@ -180,6 +186,43 @@ PAST = json.dumps(
         ]
     }
 ).encode()  # fmt: skip
+SACCT = (
+    b"JobID|Account|QOS|Submit|Start|End|AllocTRES\n"
+    b"1|lab|normal|2026-11-01T00:00:00|2026-11-01T00:10:00|2026-11-01T02:10:00|gres/gpu=8,gres/gpu:a100=8\n"
+    b"2|web|spot|2026-11-01T01:00:00|2026-11-01T01:00:00|Unknown|gres/gpu=16\n"
+)
+SACCT_JSON = json.dumps(
+    {
+        "jobs": [
+            {
+                "job_id": 1, "account": "a", "qos": qos, "partition": "gpu",
+                "time": {"submission": 100, "start": {"set": True, "number": 150}, "end": 900},
+                "tres": {"allocated": [{"type": "gres", "name": "gpu:h100", "count": 8}]},
+            }
+            for qos in ("normal", "spot")
+        ]
+    }
+).encode()  # fmt: skip
+KUBE_PODS = json.dumps(
+    {
+        "items": [
+            {
+                "metadata": {"name": name, "namespace": "ml", "creationTimestamp": "2026-11-01T00:00:00Z"},
+                "spec": {
+                    "priorityClassName": "spot", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "8"}}}],
+                },
+                "status": {
+                    "startTime": "2026-11-01T00:00:05Z",
+                    "containerStatuses": [{"state": {"terminated": {"finishedAt": "2026-11-01T01:00:00Z"}}}],
+                },
+            }
+            for name in ("a", "b")
+        ]
+    }
+).encode()  # fmt: skip
+SINFO = json.dumps(
+    {"nodes": [{"name": "n0", "gres": "gpu:a100:8(S:0-1)"}, {"gres": {"total": "gpu:8"}, "nodes": {"nodes": ["n1"]}}]}
+).encode()
 JOURNAL = (
     b'{"do": "quota", "at_s": 1.0, "pool": "a", "gpus": [[1.0, 8.0]]}\n'
     b'{"do": "evict", "at_s": 2.0, "job": "7", "restarts": 0, "nodes": ["n1"], "for": "8", "reason": "x"}\n'
@@ -234,6 +277,10 @@ TARGETS: dict[str, Target] = {
     "report": Target(Report.load, "report.json", (REPORT,)),
     "streaming model": Target(load_model, "model.json", (MODEL,)),
     "Slurm accounting": Target(_past, "sacct.json", (PAST,)),
+    "records: sacct and tables": Target(_records, "sacct.txt", (SACCT, HELIOS)),
+    "records: sacct, JSON": Target(_records, "sacct.json", (SACCT_JSON,)),
+    "records: pods": Target(_records, "pods.json", (KUBE_PODS,)),
+    "records: nodes": Target(lambda path: nodes_from(str(path)), "sinfo.json", (SINFO,)),
     "Slurm comment": Target(_comment, "comment", (b"takeup: notice=USR1 saved_s=3 only=n[01-03,7] guarantee_h=2",)),
     "Slurm journal": Target(_journal, "journal", (JOURNAL,)),
     "uploaded image": Target(_image, "image", _images()),

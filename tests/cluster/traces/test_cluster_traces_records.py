@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,28 @@ def test_a_label_is_never_drawn_without_being_asked(tmp_path: Path) -> None:
 def test_a_column_that_is_not_there_is_an_error(tmp_path: Path, mapped: dict[str, str], error: str) -> None:
     with pytest.raises(BadTrace, match=error):
         read(tmp_path / "jobs.csv", CHRONUS, False, None, **mapped)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"jobs": 5}', "another shape.*give the output of 'sacct -P'"),
+        ('{"items": [null]}', "another shape"),
+        ('{"jobs"', "it is not JSON"),
+        (re.sub(r"gpu(:a100)?=", "gpu=9999999", SACCT), "a number of GPUs that no job has"),
+    ],
+)
+def test_damage_is_an_error_about_the_file(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(BadTrace, match=error):
+        read(tmp_path / "records", text, is_drawn=True)
+
+
+def test_a_job_a_century_from_the_others_is_left_out(tmp_path: Path) -> None:
+    line = "9|web|gpu|spot|2026-11-01T01:00:00|2026-11-01T01:00:00|2926-11-01T05:00:00|COMPLETED|gres/gpu=1\n"
+    site = read(tmp_path / "sacct.txt", SACCT.replace("Unknown|RUNNING", "2026-11-01T05:00:00|DONE") + line)
+
+    assert site.loaded.skipped["is a century from the others"] == 1
+    assert len(site.allocated_gpu_s) == 6
 
 
 def test_nodes_are_read_from_a_size_or_from_sinfo(tmp_path: Path) -> None:

@@ -4,18 +4,19 @@ Which jobs are spot is read from a column, never drawn: QOS, partition, priority
 `best_effort`. Where no value is known to mean spot the error lists them, and `--map spot=COLUMN=VALUE` names one.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import ceil, inf, isfinite, nan
+from math import ceil, isfinite, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from takeup.cluster.traces.workload import (
+    LEAST_SHARE,
     NODE_GPUS,
     JobColumns,
     LoadedTrace,
@@ -29,6 +30,7 @@ from takeup.cluster.traces.workload import (
     split_gangs,
 )
 from takeup.core.arrays import Floats
+from takeup.core.limits import LONGEST_S, MOST_COUNT, read_json, reading, text_lines
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadInput, BadTrace
 
@@ -53,6 +55,8 @@ GANGS = (
     "jobset.sigs.k8s.io/jobset-name",
     "batch.kubernetes.io/job-name",
 )
+EXPECTED = "give the output of 'sacct -P', 'sacct --json' or 'kubectl get pods -o json', or a table of jobs"
+EXPECTED_NODES = "give the output of 'sinfo --json' or 'kubectl get nodes -o json', or a size such as 80x8"
 
 
 @dataclass(slots=True)
@@ -84,13 +88,14 @@ def read_records(
     path: Path, mapped: Mapping[str, str], nodes: Nodes | None, options: TraceOptions, is_drawn: bool = False
 ) -> SiteRecords:
     """All jobs with GPUs that ran; `mapped` names columns, `is_drawn` asks for labels by `options.spot_share`."""
-    found, own_policy = _records(path, mapped, options)
+    with _records_of(path, EXPECTED):
+        found, own_policy = _records(path, mapped, options)
     skipped = Counter[str]()
     jobs = list(_usable(_merged(found), skipped))
     if not jobs:
         raise BadTrace(path, f"has no job that ran on GPUs ({dict(skipped)}); export more days or map the columns")
     columns, note = _columns(path, jobs, mapped, options, is_drawn)
-    known, how = (nodes, ()) if nodes else _fleet(jobs, columns)
+    known, how = (nodes, ()) if nodes else _fleet(path, jobs, columns)
     if nodes and len(nodes) == 1:
         columns.pool[:] = next(iter(nodes))
     rows = TraceRows(path, {"id": np.array([job.id for job in jobs], np.object_)}, np.ones(len(jobs), np.bool_))
@@ -112,36 +117,56 @@ def nodes_from(text: str) -> Nodes:
     nodes: dict[str, tuple[int, ...]] = {}
     for part in text.split(","):
         match = re.fullmatch(r"(?:(.+)=)?(\d+)x(\d+)", part.strip())
-        if match is None or not int(match[2]) or not int(match[3]):
+        if match is None or not all(0 < int(match[place][:9]) <= MOST_COUNT for place in (2, 3)):
             raise BadInput(f"{part!r} is no list of nodes; write 80x8, a100=80x8, or name a file of 'sinfo --json'")
         nodes[match[1] or "gpu"] = (int(match[3]),) * int(match[2])
     return nodes
 
 
 def _nodes_of_file(path: Path) -> Nodes:
-    document = _json(path)
     nodes: dict[str, list[int]] = {}
-    for node in document.get("nodes", document.get("sinfo", ())):
-        gres = node.get("gres", "")
-        for model, count in re.findall(r"gpu:(?:([\w.-]+):)?(\d+)", gres if isinstance(gres, str) else gres["total"]):
-            nodes.setdefault(model or "gpu", []).extend([int(count)] * len(node.get("nodes", {}).get("nodes", [0])))
-    for item in document.get("items", ()):
-        count = int(item["status"].get("capacity", {}).get("nvidia.com/gpu", 0))
-        model = item["metadata"].get("labels", {}).get("nvidia.com/gpu.product", "gpu")
-        nodes.setdefault(model, []).extend([count] * bool(count))
+    with _records_of(path, EXPECTED_NODES):
+        for model, count in _node_gpus(read_json(path, EXPECTED_NODES)):
+            if count > MOST_COUNT:
+                raise BadTrace(path, f"has a node with {count} GPUs, more than {MOST_COUNT}; {EXPECTED_NODES}")
+            nodes.setdefault(model, []).extend([count] * (count > 0))
     if not any(nodes.values()):
-        raise BadTrace(path, "lists no node with GPUs; give the output of 'sinfo --json', or a size such as 80x8")
+        raise BadTrace(path, f"lists no node with GPUs; {EXPECTED_NODES}")
     return {model: tuple(sizes) for model, sizes in nodes.items()}
 
 
+def _node_gpus(document: Any) -> Iterator[tuple[str, int]]:
+    """Model and number of GPUs of each node."""
+    for node in document.get("nodes", document.get("sinfo", ())):
+        gres = node.get("gres", "")
+        for model, count in re.findall(r"gpu:(?:([\w.-]+):)?(\d+)", gres if isinstance(gres, str) else gres["total"]):
+            for _ in node.get("nodes", {}).get("nodes", [0]):
+                yield model or "gpu", int(count)
+    for item in document.get("items", ()):
+        count = int(item["status"].get("capacity", {}).get("nvidia.com/gpu", 0))
+        yield item["metadata"].get("labels", {}).get("nvidia.com/gpu.product", "gpu"), count
+
+
 # Readers: each yields records ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _records_of(path: Path, expected: str) -> Iterator[None]:
+    """What damage raises, and what a record of another shape raises, as an error about the file."""
+    with reading(path, expected):
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise BadTrace(
+                path, f"holds a record of another shape ({type(error).__name__}: {error}); {expected}"
+            ) from error
 
 
 def _records(path: Path, mapped: Mapping[str, str], options: TraceOptions) -> tuple[list[JobRecord], str]:
     with path.open("rb") as file:
         begin = file.read(64).lstrip()
     if begin.startswith(b"{"):
-        document = _json(path)
+        document = read_json(path, EXPECTED)
         if "jobs" in document:
             return list(_sacct_json(document["jobs"])), "slurm"
         if "items" in document:
@@ -150,23 +175,17 @@ def _records(path: Path, mapped: Mapping[str, str], options: TraceOptions) -> tu
             path, "is JSON with neither 'jobs' nor 'items'; give 'sacct --json' or 'kubectl get pods -o json'"
         )
     if begin.lower().startswith(b"jobid|") or b"|" in begin.partition(b"\n")[0]:
-        lines = path.read_text("utf-8", "replace").splitlines()
-        names = [name.lower() for name in lines[0].split("|")]
-        rows = (dict(zip(names, line.split("|"), strict=False)) for line in lines[1:])
-        return list(_table(path, rows, names, mapped, options)), "slurm"
+        with path.open(encoding="utf-8", errors="replace") as file:
+            lines = (line.rstrip("\n").split("|") for line in text_lines(path, file))
+            names = [name.lower() for name in next(lines)]
+            rows = (dict(zip(names, cells, strict=False)) for cells in lines)
+            return list(_table(path, rows, names, mapped, options)), "slurm"
     names = column_names(path)
     texts = read_table(path, [TraceColumn(name, "text", required=False) for name in names])
     rows = (
         dict(zip(names, map(str, row), strict=True)) for row in zip(*(texts[n].tolist() for n in names), strict=True)
     )
     return list(_table(path, rows, names, mapped, options)), "fifo"
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise BadTrace(path, f"is no JSON: {error}; export it again") from error
 
 
 def _table(
@@ -268,14 +287,19 @@ def _merged(records: Iterable[JobRecord]) -> list[JobRecord]:
 def _usable(records: list[JobRecord], skipped: Counter[str]) -> Iterator[JobRecord]:
     known = [it.end_s for it in records if isfinite(it.end_s)] + [it.start_s for it in records if isfinite(it.start_s)]
     last_s = max(known, default=0.0)
+    usual_s = float(np.median([it.submit_s for it in records if isfinite(it.submit_s)] or [0.0]))
     for it in records:
         if not it.gpus > 0:
             skipped["asks for no GPU"] += 1
+        elif max(it.gpus, it.workers) > MOST_COUNT or it.gpus / max(1, it.workers) < LEAST_SHARE:
+            skipped["asks for a number of GPUs that no job has"] += 1
         elif not (isfinite(it.submit_s) and isfinite(it.start_s)):
             skipped["never started"] += 1
         else:
             it.end_s = it.end_s if isfinite(it.end_s) else last_s  # it is still running
-            if it.end_s > it.start_s:
+            if max(abs(moment_s - usual_s) for moment_s in (it.submit_s, it.start_s, it.end_s)) > LONGEST_S:
+                skipped["is a century from the others"] += 1
+            elif it.end_s > it.start_s:
                 yield it
             else:
                 skipped["ended when it began"] += 1
@@ -331,7 +355,7 @@ def _is_spot(column: str, text: str, wanted: set[str] | None) -> bool:
     return is_flag or SPOT_VALUES.search(text.lower()) is not None
 
 
-def _fleet(jobs: list[JobRecord], columns: JobColumns) -> tuple[Nodes, tuple[str, ...]]:
+def _fleet(path: Path, jobs: list[JobRecord], columns: JobColumns) -> tuple[Nodes, tuple[str, ...]]:
     """As many nodes as were in use at once; without moments of start, as usual demand needs."""
     if not _has_starts(jobs):
         nodes, note = most_usual_nodes(columns)
@@ -341,6 +365,8 @@ def _fleet(jobs: list[JobRecord], columns: JobColumns) -> tuple[Nodes, tuple[str
         mine = [job for job in jobs if job.pool == pool]
         changes = sorted([(job.end_s, -job.gpus) for job in mine] + [(job.start_s, job.gpus) for job in mine])
         peak = float(np.cumsum([gpus for _, gpus in changes]).max())
+        if peak > MOST_COUNT:
+            raise BadTrace(path, f"has {peak:.3g} GPUs at once in pool {pool!r}, more than {MOST_COUNT}; correct it")
         found[pool] = (NODE_GPUS,) * max(1, ceil(peak / NODE_GPUS))
     count = sum(map(len, found.values()))
     return found, (
@@ -358,8 +384,9 @@ def _allocated(jobs: list[JobRecord]) -> Floats:
     first_s = min(job.submit_s for job in jobs)
     hours = np.zeros(int(max(job.end_s for job in jobs) - first_s) // 3600 + 1)
     for job in jobs:
-        begin, end = max(0.0, job.start_s - first_s), job.end_s - first_s
-        for hour in range(int(begin // 3600), int(min(end, inf) // 3600) + 1):
-            held_s = min(end, 3600.0 * (hour + 1)) - max(begin, 3600.0 * hour)
-            hours[hour] += max(0.0, held_s) * job.gpus
+        begin, end = max(0.0, job.start_s - first_s), max(0.0, job.end_s - first_s)
+        held = slice(int(begin // 3600), int(end // 3600) + 1)
+        starts_s = 3600.0 * np.arange(held.start, held.stop)
+        held_s = np.minimum(end, starts_s + 3600.0) - np.maximum(begin, starts_s)
+        hours[held] += np.maximum(0.0, held_s) * job.gpus
     return hours
