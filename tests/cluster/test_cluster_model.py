@@ -107,7 +107,7 @@ def test_nobody_is_evicted_twice_because_a_clock_went_backwards() -> None:
     """After the step back the victim has gone and the other runs: the same look again finds nothing more to do."""
     node, victim = Node("n0", "a100", 8), Job("victim", Kind.SPOT, "org", "a100", 8.0)
     winner, scheduler = Job("winner", Kind.HIGH, "org", "a100", 8.0), find_policy("gfs", StaticQuota(0.5))
-    first = State(9000, (node,), (Run(victim, ("n0",), 0, Grade.OPPORTUNISTIC, 0),), (Waiting(winner, 9000),))
+    first = State(9000, (node,), (Run(victim, ("n0",), 0, Grade.OPPORTUNISTIC, 0),), (Waiting(winner, 5400),))
     evictions = [it for it in scheduler.decide(first) if isinstance(it, Evict)]
     later = State(100, (node,), (Run(winner, ("n0",), 9000, Grade.HIGH, 9000),), (Waiting(victim, 9000, 1),))
 

@@ -34,7 +34,7 @@ def crowded() -> FakeSlurm:
 
 
 def work(fake: FakeSlurm, journal: Path, num_rounds: int) -> None:
-    """A controller at work for some rounds, or until it is killed."""
+    """A controller at work for some rounds, ten seconds apart so that evictions pay, or until it is killed."""
     engine = SlurmEngine(
         journal, slurm=Slurm(fake), wall=lambda: fake.now_s, monotonic=lambda: fake.now_s, read_only=False
     )
@@ -48,7 +48,7 @@ def work(fake: FakeSlurm, journal: Path, num_rounds: int) -> None:
                     except TakeupError as error:
                         fake.changes.append(f"refused: {error}")
                 assert fake.held_gpus("spot") <= QUOTA_GPUS
-            fake.tick()
+            fake.tick(10.0)
     finally:
         engine.close()
 
