@@ -93,7 +93,9 @@ NOTES = (
     "one-day windows are those of an independent replication, but for the state. A scheduler that evicts a job that "
     "runs past midnight leaves work for the next day, so that some windows are below FIFO",
     "without parts: differences below twice their standard error prove nothing",
-    "further draws, longer histories and the choice of patience: benchmarks/results/reproduce-gfs-further-draws",
+    "gfs evicts when the wait of a high-priority job has cost as much as the eviction destroys, and moves spot jobs "
+    "for wider ones; engines on Slurm and Kubernetes refuse moves. gfs_published, the printed scheduler, does neither",
+    "further draws and longer histories, under earlier rules of gfs: benchmarks/results/reproduce-gfs-further-draws",
 )
 
 
