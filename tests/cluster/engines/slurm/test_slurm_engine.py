@@ -536,6 +536,8 @@ def test_no_job_is_evicted_for_a_spot_job(notice_s: float) -> None:
 
     with pytest.raises(BadInput, match="for high priority only"):
         engine.apply(evict(job, other, notice_s))
+    with pytest.raises(BadInput, match="let it wait"):
+        engine.apply(start(other, "n1"))
     fake.tick()
     state = engine.observe()
     assert ([run.job.id for run in state.runs], state.evictions) == ([job], ())

@@ -36,6 +36,7 @@ from takeup.cluster.model import Evict, Grade, Hold, Kind, Start
 from takeup.cluster.policies import find_policy
 from takeup.core.clock import VirtualClock
 from takeup.core.control import ControlLoop
+from takeup.errors import BadInput
 
 GUIDE = Path(__file__).parents[4] / "docs" / "guides" / "slurm.md"
 PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "scontrol")
@@ -178,6 +179,7 @@ def test_a_dry_run_changes_nothing(lab: Lab) -> None:
 
 
 def test_the_victim_is_whoever_saved_last(lab: Lab, engine: SlurmEngine) -> None:
+    """The job of high priority waits for some seconds, until its wait has cost as much as the eviction destroys."""
     careless, careful = lab.submit("spot", "--gres=gpu:8"), lab.submit("spot", "--gres=gpu:8")
     start(lab, engine, careless, "n0")
     start(lab, engine, careful, "n1")
@@ -188,11 +190,30 @@ def test_the_victim_is_whoever_saved_last(lab: Lab, engine: SlurmEngine) -> None
     lab.call("scontrol", "update", f"JobId={careful}", f"Comment=takeup saved_s={saved_s}")
     gang = lab.submit("hp", "--gres=gpu:8")
 
-    decisions = find_policy("gfs", StaticQuota(0.5)).decide(engine.observe())
+    scheduler, evictions = find_policy("gfs", StaticQuota(0.5)), list[Evict]()
 
-    evictions = [it for it in decisions if isinstance(it, Evict)]
+    def pays() -> bool:
+        evictions[:] = [it for it in scheduler.decide(engine.observe()) if isinstance(it, Evict)]
+        return bool(evictions)
+
+    wait_until(pays, "moment at which an eviction pays")
     assert [(it.job_id, it.for_job) for it in evictions] == [(careful, gang)]
     assert evictions[0].lost_gpu_s <= 8 * (time.time() - saved_s)
+
+
+def test_no_job_is_evicted_for_a_spot_job(lab: Lab, engine: SlurmEngine) -> None:
+    narrow, wide = lab.submit("spot", "--gres=gpu:4"), lab.submit("spot", "--gres=gpu:8")
+    start(lab, engine, narrow, "n0")
+    engine.observe()
+
+    with pytest.raises(BadInput, match="for high priority only"):
+        engine.apply(Evict(narrow, wide, 0.0, "because"))
+    with pytest.raises(BadInput, match="let it wait"):
+        engine.apply(Start(wide, ("n0",), Grade.OPPORTUNISTIC, "because"))
+
+    state = engine.observe()
+    assert [run.job.id for run in state.runs] == [narrow]
+    assert [wait.job.id for wait in state.waiting] == [wide]
 
 
 def test_a_job_that_is_told_saves_its_work_leaves_at_once_and_goes_on_where_it_was(

@@ -83,6 +83,7 @@ class SlurmEngine:
     _released_s: dict[str, float] = field(default_factory=dict, init=False)  # these three by the monotonic clock
     _notice_ends_s: dict[str, float] = field(default_factory=dict, init=False)
     _room: dict[str, list[tuple[JobRow, str]]] = field(default_factory=dict, init=False)
+    _denied: set[str] = field(default_factory=set, init=False)  # jobs that no other is evicted for
     _is_prepared: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +100,7 @@ class SlurmEngine:
     def observe(self) -> State:
         """The cluster as it is now; while Slurm is away, `SlurmDown` at once and a new attempt only now and then."""
         self._make_room_anyway()
+        self._denied.clear()
         self._slurm.settle()
         self._snapshot = None
         self._pass_time()
@@ -240,6 +242,8 @@ class SlurmEngine:
         return self._snapshot
 
     def _start(self, picture: ClusterSnapshot, decision: Start) -> None:
+        if decision.job_id in self._denied:
+            raise BadInput(f"job {decision.job_id} needs evictions that were refused; let it wait")
         room = self._room.pop(decision.job_id, [])
         row = _row(picture, decision.job_id)
         if row.status != JobStatus.HELD:
@@ -278,6 +282,7 @@ class SlurmEngine:
             raise BadInput(f"job {row.id} has the QOS {row.qos!r}; only spot jobs are evicted")
         ahead = picture.rows.get(decision.for_job)
         if ahead is not None and self.classes.grade(ahead.qos) != Grade.HIGH:
+            self._denied.add(ahead.id)
             raise BadInput(f"job {ahead.id} has the QOS {ahead.qos!r}; jobs are evicted for high priority only")
         if row.status == JobStatus.HELD or row.id in self.ledger.notices:
             return
