@@ -94,7 +94,8 @@ NOTES = (
     "runs past midnight leaves work for the next day, so that some windows are below FIFO",
     "without parts: differences below twice their standard error prove nothing",
     "gfs evicts when the wait of a high-priority job has cost as much as the eviction destroys, and moves spot jobs "
-    "for wider ones; engines on Slurm and Kubernetes refuse moves. gfs_published, the printed scheduler, does neither",
+    "for wider ones; engines on Slurm and Kubernetes refuse moves. gfs_published, the printed scheduler, does neither: "
+    "under it high-priority jobs wait less, and allocation is lower; one-day windows have both",
     "further draws and longer histories, under earlier rules of gfs: benchmarks/results/reproduce-gfs-further-draws",
 )
 
