@@ -15,6 +15,7 @@ from takeup.edge.policies import find_policy
 from takeup.edge.policies.auto import best_answer
 from takeup.edge.policies.joint import METRICS, Joint, JointPlus, has_kernels
 from takeup.edge.solvers.bounds import InvalidBound, price, with_bound
+from takeup.edge.solvers.market import load_kernels
 from takeup.edge.traces.files import save_instance
 from takeup.errors import BadInput, TakeupError
 
@@ -36,7 +37,8 @@ def solve(
     """The best answer found; it always has a bound, and so a gap, and prices. `auto` may begin with an older plan.
 
     `prices.subcarrier_j` and `prices.core_j` say by how much the bound rises at most with one more subcarrier like
-    those there are, and with one more core: zero where there is enough already.
+    those there are, and with one more core: zero where there is enough already. The first call in a process also
+    loads compiled code, which is not part of the budget.
     """
     if not budget_ms >= 0:
         raise BadInput(f"budget_ms is {budget_ms:g}; give zero for the quick answer, or more")
@@ -55,6 +57,7 @@ def _solved(
         if find_policy(method).ignores_cpu:  # its plan is none, so no bound holds for it
             return replace(answer, bound_j=max(answer.worth_j, priced.bound_j), prices=priced.prices)
         return replace(with_bound(instance, answer, priced.bound_j), prices=priced.prices)
+    load_kernels()
     began_s = now()
 
     def used() -> float:

@@ -27,9 +27,11 @@ SEARCH_WORK = 20_000_000  # pairs of masks: some tenths of a second
 MOST_DEVICES = 2_000  # with prices and a search of their own; more get a quick plan and a linear program
 MOST_COMPARED = 400  # devices up to which the other policies are tried
 MOST_STEPS, MOST_STALE = 40_000, 6_000  # of the search with a budget, in all and without a better plan
+SOME_STEPS = 200  # between two looks at the progress
 ENOUGH_STEPS = 4_000  # without a budget
 FEW_SUBCARRIERS, MOST_NODES = 40, 20  # up to which columns are generated, and of the relaxation by sizes
 NUM_SCHEDULES = 150  # rounds of prices for whole schedules
+PREPARATION = 20  # rounds of prices that take as long as the first one of these
 CHUNK = 0.04  # share of the budget that is used between two looks at the clock
 
 Used = Callable[[], float]  # the share of a time budget that is used
@@ -91,7 +93,8 @@ def _spend(act: Callable[[int], None], most: int, used: Used, until: float) -> N
 
 def _longer(market: Market, answer: Answer, used: Used) -> Answer:
     """A sharper bound, the plans of the other policies, and a longer search."""
-    market.bound_by_whole_runs(NUM_SCHEDULES)
+    if _has_time_for(PREPARATION, market, used):
+        _spend(market.bound_by_whole_runs, NUM_SCHEDULES, used, 0.8)
     answer = _compared(market.instance, with_bound(market.instance, answer, market.bound_j), used)
     if used() < 0.6:
         answer = _by_columns(market.instance, answer, used)
@@ -99,12 +102,18 @@ def _longer(market: Market, answer: Answer, used: Used) -> Answer:
         market.improve_plan(ENOUGH_STEPS)
     done, success, best_j = 0, 0, market.worth_j
     while 0.0 < used() < 0.94 and done - success < MOST_STALE and done < MOST_STEPS and market.gap_share > DONE:
-        part = 200 if used() < 0.85 else 20
-        market.improve_plan(part)
-        done += part
+        _spend(market.improve_plan, SOME_STEPS, used, 0.94)
+        done += SOME_STEPS
         if market.worth_j > best_j:
             success, best_j = done, market.worth_j
     return with_bound(market.instance, _better(market.answer("auto"), answer), answer.bound_j)
+
+
+def _has_time_for(num_rounds: int, market: Market, used: Used) -> bool:
+    """Whether this many rounds of prices would still fit; it takes one."""
+    began = used()
+    market.improve_prices(1)
+    return used() + num_rounds * (used() - began) < 0.8
 
 
 def _proven(instance: Instance, answer: Answer) -> Answer:

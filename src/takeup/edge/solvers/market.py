@@ -1,16 +1,17 @@
 """Prices, bound and plans of one instance: rounds of prices and steps of search, as many as the caller has time for."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
 from takeup.core.arrays import Floats, Ints
-from takeup.edge.model import Allocation, Answer, Instance, Prices, Reason
+from takeup.edge.model import Allocation, Answer, Instance, Prices, Radio, Reason
 from takeup.edge.solvers.bounds import with_bound
 from takeup.edge.solvers.compiled.core_schedules import Jobs, earnings, whole_runs_bound
 from takeup.edge.solvers.compiled.dual import FIRST_AIM, Ascent, CoreTime, Options, descend, list_options
 from takeup.edge.solvers.compiled.joint_kernel import tasks_of
-from takeup.edge.solvers.compiled.neighbourhood import LEAST_FACTOR, improve, new_search, start_from
+from takeup.edge.solvers.compiled.neighbourhood import LEAST_FACTOR, improve, new_search, return_to_best, start_from
 from takeup.edge.solvers.compiled.uplinks import Uplinks, cell_of
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 
@@ -26,7 +27,7 @@ class Market:
     """Subcarriers and CPU time with prices, and plans that are made with them."""
 
     def __init__(self, instance: Instance, start: Allocation | None = None, seed: int = 0) -> None:
-        """Begin with the plan `start`, as far as it is possible, else with a quick one."""
+        """Begin with the better of a quick plan and of `start`, as far as that one is still possible."""
         self.instance = instance
         latest_s = instance.deadlines_s - instance.run_s
         self._up = _uplinks(instance)
@@ -34,17 +35,24 @@ class Market:
         self._time = _core_time(instance, latest_s)
         self._search = new_search(self._up, self._options, instance.num_cores, seed)
         self._search.margin_j[:] = self._up.cell.devices["reach_j"]
+        self._first_plans()
         if start is not None:
             devices = np.flatnonzero(start.offloads)
             devices = devices[np.argsort(-start.start_s[devices], kind="stable")]
             cores = _cores(instance, start.start_s[devices], instance.run_s[devices])
             start_from(self._search, devices, cores, start.owners == devices[:, None])
-        total_j = float(np.maximum(0.0, self._search.margin_j).sum()) / instance.num_subcarriers
+            self._first_plans()
+        return_to_best(self._search)
+        self._ascent = self._first_prices()
+        self._bound_j = np.inf
+        self._runs: tuple[Jobs, Floats, float] | None = None
+
+    def _first_plans(self) -> None:
+        """The plan there is, with all devices that still fit, at some prices."""
+        total_j = float(np.maximum(0.0, self._search.margin_j).sum()) / self.instance.num_subcarriers
         for share in FIRST_SHARES:
             self._search.prices[:] = share * total_j
             self.worth_j = improve(self._search, 1, True)
-        self._ascent = self._first_prices()
-        self._bound_j = np.inf
 
     def _first_prices(self) -> Ascent:
         num_devices, num_subcarriers = self._up.logs.shape
@@ -112,22 +120,26 @@ class Market:
         self._bound_j = min(self._bound_j, bound_j)
 
     def bound_by_whole_runs(self, num_rounds: int) -> None:
-        """A bound from whole schedules of the cores, at the best prices of subcarriers."""
+        """Rounds of a bound from whole schedules of the cores, at the prices of subcarriers of the first call."""
+        instance = self.instance
+        if not (instance.run_s > (self.edges_s[-1] - self.edges_s[0]) / NUM_FINE_SLOTS).all():
+            return
+        self._runs = self._runs or self._whole_runs()
+        jobs, device_j, fixed_j = self._runs
+        found_j = whole_runs_bound(jobs, instance.num_cores, fixed_j, device_j, self.worth_j, num_rounds, MOST_NODES)
+        self.lower_bound_to(found_j)
+
+    def _whole_runs(self) -> tuple[Jobs, Floats, float]:
+        """What starts earn at the best prices of subcarriers, prices of devices, and the sum of the former."""
         instance = self.instance
         edges_s = np.linspace(self.edges_s[0], self.edges_s[-1], NUM_FINE_SLOTS + 1)
-        if not (instance.run_s > edges_s[1] - edges_s[0]).all():
-            return
         descend(self._up, self._options, self._time, self._ascent, instance.num_cores, 0, 1.0)
         prices_j, _ = self.prices_j
         latest_s = instance.deadlines_s - instance.run_s
         earned_j = earnings(self._up, self._options, prices_j, edges_s, latest_s)
         rows = np.flatnonzero(earned_j.max(axis=1) > 0)
         jobs = Jobs(earned_j[rows], edges_s, instance.deadlines_s[rows], instance.run_s[rows])
-        device_j = np.maximum(0.0, self._ascent.margin_j[rows])
-        found_j = whole_runs_bound(
-            jobs, instance.num_cores, float(prices_j.sum()), device_j, self.worth_j, num_rounds, MOST_NODES
-        )
-        self.lower_bound_to(found_j)
+        return jobs, np.maximum(0.0, self._ascent.margin_j[rows]), float(prices_j.sum())
 
     def answer(self, policy: str) -> Answer:
         """The best plan, with the bound and what one more subcarrier and core would be worth."""
@@ -142,6 +154,19 @@ class Market:
         subcarriers_j, slots_j = self.prices_j
         prices = Prices(float(subcarriers_j.mean()), float(slots_j.sum()) / self.instance.num_cores)
         return with_bound(self.instance, replace(answer, prices=prices), self.bound_j)
+
+
+@cache
+def load_kernels() -> None:
+    """Compile the kernels, or load them, once in a process, so that no time budget has to pay for that."""
+    ones = np.ones(2)
+    tiny = Instance(np.ones((2, 2)), ones, ones, 4 * ones, Radio(1.0, 1.0, 10.0), 2.0, 10.0, 1.0)
+    plan = Market(tiny).answer("auto").allocation
+    market = Market(tiny, plan)
+    market.improve_prices(1)
+    market.use_prices()
+    market.improve_plan(1)
+    market.bound_by_whole_runs(1)
 
 
 def _cores(instance: Instance, start_s: Floats, run_s: Floats) -> Ints:

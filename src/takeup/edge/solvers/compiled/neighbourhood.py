@@ -517,6 +517,12 @@ def improve(search: Search, num_steps: int, is_first: bool) -> float:
 
 
 @kernel
+def return_to_best(search: Search) -> None:
+    """The search continues from the best plan."""
+    _copy(search.best, search.now)
+
+
+@kernel
 def start_from(search: Search, devices: Ints, cores: Ints, groups: Bools) -> None:
     """Make a plan of these devices, the last to start first, on these cores with these groups, as far as possible."""
     plan, room = search.now, search.room
