@@ -19,6 +19,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 IN_TABLE = re.compile(r"^\| [^|]+ \| `(takeup [^`]+)` \|$", re.MULTILINE)
 SAVED = re.compile(r"Save this as `([\w.]+)`:\s+```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NOT_PASTED = {
+    r"--sacct jobs\.": "records of the reader's own; tests/cluster/experiment/test_cluster_whatif.py",
     r"--engine (slurm|kubernetes)": "a cluster; tests/cluster/engines",
     r"^takeup serve ": "runs until it is stopped; tests/serving/server",
     r"^takeup training (watch|run|lab)": "processes of torchrun; tests/training",

@@ -45,7 +45,7 @@ def test_the_rights_are_those_that_are_used_and_no_others() -> None:
     with fake_world() as world:
         assert world.fake is not None
         world.kubelet.__exit__()  # its requests are not ours
-        world.create([pod("a"), *gang("h", 2), pod("w")])
+        world.create([pod("a"), *gang("h", 2), pod("w", kind="high")])
         world.settle()
         begin = len(world.fake.requests)
         world.start("a", "n0")
