@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ PER_DEVICE = ("bits", "cycles", "deadlines_s", "releases_s", "values_j")
 
 def test_other_devices_take_the_place_of_those_with_deadlines() -> None:
     plain, three = two_devices(), np.ones((3, 2))
-    columns = {name: np.ones(3) for name in PER_DEVICE} | {"releases_s": np.zeros(3)}
+    columns: dict[str, Any] = {name: np.ones(3) for name in PER_DEVICE} | {"releases_s": np.zeros(3)}
 
     assert replace(plain, gains=three, **columns).best_effort.tolist() == [False, False, False]
     marked = replace(plain, deadlines_s=np.array([4.0, np.inf]))

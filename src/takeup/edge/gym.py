@@ -164,4 +164,4 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
         return starts_s
 
 
-gymnasium.register("takeup/Offloading-v0", entry_point=OffloadingEnv)
+gymnasium.register("takeup/Offloading-v0", entry_point="takeup.edge.gym:OffloadingEnv")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -101,10 +103,12 @@ def best_group(terms: Floats, size: int, or_more: bool, contiguous: bool) -> flo
     return best
 
 
-@njit
-def select_from_python(chosen: Selection, size: int, or_more: bool, contiguous: bool) -> float:
+def _select(chosen: Selection, size: int, or_more: bool, contiguous: bool) -> float:
     """Kernels without a wrapper for Python can only be called by others."""
     return float(select(chosen, size, or_more, contiguous))
+
+
+select_from_python = cast(Callable[..., float], cast(Any, njit)(_select))
 
 
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 5), or_more=st.booleans(), contiguous=st.booleans())

@@ -214,7 +214,7 @@ def _by_floor(options: Options, prices_j: Floats, contiguous: bool) -> Options:
     sums_j = np.concatenate([[0.0], np.cumsum(prices_j if contiguous else np.sort(prices_j))])
     if contiguous:
         sums_j = np.array([(sums_j[size:] - sums_j[: len(sums_j) - size]).min() for size in range(len(sums_j))])
-    used = np.arange(options.size.shape[1]) < options.count[:, None]
+    used = np.arange(options.size.shape[1]) < options.num[:, None]
     floors_j = np.full(options.size.shape, np.inf)
     floors_j[used] = options.floor_j[used] + LEAST_FACTOR * np.maximum(0.0, sums_j)[options.size[used]]
     order = np.argsort(floors_j, axis=1)

@@ -121,7 +121,8 @@ def path_loss_db(scenario: Scenario, ground_m: Floats, sight: Bools) -> Floats:
     sight_db = np.where(ground_m <= break_m, near_db, far_db)
     hidden_at_one_m, hidden_by_decade, by_frequency = scenario.hidden_db
     hidden_db = hidden_at_one_m + hidden_by_decade * np.log10(distance_m) + by_frequency * np.log10(CARRIER_GHZ)
-    return np.where(sight, sight_db, np.maximum(sight_db, hidden_db))
+    loss_db: Floats = np.where(sight, sight_db, np.maximum(sight_db, hidden_db))
+    return loss_db
 
 
 def _fading(scenario: Scenario, random: np.random.Generator, sight: Bools, num_subcarriers: int) -> Floats:

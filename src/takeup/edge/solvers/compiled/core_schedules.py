@@ -38,7 +38,7 @@ def earnings(up: Uplinks, options: Options, prices: Floats, edges_s: Floats, lat
     chosen, group = selection(len(prices)), np.empty(len(prices), np.bool_)
     for device in range(num_devices):
         each = up.cell.devices[device]
-        for at in range(options.count[device]):
+        for at in range(options.num[device]):
             if options.floor_j[device, at] >= each.worth_j:
                 continue
             if options.ratio[device, at] > 0.0:
@@ -126,7 +126,7 @@ def _best_schedule(jobs: Jobs, device_j: Floats, table_j: Floats, best: Ints, mo
             continue
         counts[job] += 1.0
         edge = min(_slot_of(jobs, job, jobs.edges_s[edge]) + 1, edge - 1)
-    return table_j[top]
+    return float(table_j[top])
 
 
 @kernel

@@ -52,7 +52,7 @@ class Options(NamedTuple):
     The last two are what was best at the last prices.
     """
 
-    count: Ints
+    num: Ints
     begin_s: Floats
     end_s: Floats
     size: Ints
@@ -175,8 +175,8 @@ def _add(
     ratio: float,
     floor_j: float,
 ) -> int:
-    at = options.count[device]
-    options.count[device] = at + 1
+    at = options.num[device]
+    options.num[device] = at + 1
     options.begin_s[device, at], options.end_s[device, at] = begin_s, end_s
     options.size[device, at], options.or_more[device, at] = size, or_more
     options.ratio[device, at], options.floor_j[device, at] = ratio, floor_j
@@ -227,7 +227,7 @@ def shannon_cost(
     begin_j = (1.0 + price) * np.exp(level) * need + begin_s * idle_w + select(chosen, size, or_more, up.contiguous)
     if begin_j < best_j:
         group[:] = chosen.members
-    return min(best_j, begin_j)
+    return float(min(best_j, begin_j))
 
 
 @inner
@@ -343,7 +343,7 @@ def _bound_at(up: Uplinks, options: Options, time: CoreTime, ascent: Ascent, sla
     taken[:-1] = 0.0
     most = 1
     for device in range(num_devices):
-        for at in range(options.count[device]):
+        for at in range(options.num[device]):
             most = max(most, options.size[device, at])
     cheapest_j = _cheapest_sums(prices, up.contiguous, most)
     chosen, group = selection(num_subcarriers), np.empty(num_subcarriers, np.bool_)
@@ -358,7 +358,7 @@ def _bound_at(up: Uplinks, options: Options, time: CoreTime, ascent: Ascent, sla
         each = up.cell.devices[device]
         ascent.start_s[device] = np.nan
         ascent.margin_j[device] = (1.0 - slack) * each.worth_j
-        count = options.count[device]
+        count = options.num[device]
         if count == 0:
             continue
         _price_starts(time, omega, device, each.run_s, least_j, places)

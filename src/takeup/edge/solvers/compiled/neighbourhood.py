@@ -123,7 +123,7 @@ def new_search(up: Uplinks, options: Options, num_cores: int, seed: int) -> Sear
         np.zeros(2, np.int64),
     )
     for device in range(num_devices):
-        if options.count[device] > 0:
+        if options.num[device] > 0:
             room.levels[device] = options.level[device, 0]
         room.turn_s[device] = up.cell.devices[device].due_s
     now = empty_plan(num_devices, num_subcarriers, num_cores)
@@ -328,7 +328,7 @@ def _select_allowed(search: Search) -> int:
 def _choose_modulated(search: Search, plan: CorePlan, device: int, window_s: float, factor: float) -> int:
     up, options, chosen = search.up, search.options, search.room.chosen
     best, best_j = 0, np.inf
-    for at in range(options.count[device]):
+    for at in range(options.num[device]):
         if options.floor_j[device, at] >= min(best_j, up.cell.devices[device].worth_j):
             break
         size = options.size[device, at]
