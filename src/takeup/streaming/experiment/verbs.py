@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -47,8 +48,12 @@ from takeup.streaming.report import (
     estimates_table,
     zscores_table,
 )
-from takeup.streaming.simulate.cell import SimulatedCell
 from takeup.streaming.solvers.solution import Solution
+
+if TYPE_CHECKING:  # compiled code, which most predictions do not need
+    from takeup.streaming.simulate.cell import SimulatedCell
+
+    AnyCell = SolvedCell | ImpatientCell | SimulatedCell
 
 # What viewers experience, for every arrival rate and start threshold of a scenario ------------------------------------
 
@@ -56,7 +61,6 @@ MEAN_FIELD = (
     "viewers that give up: the others are a mean field, so the equations are not exact; P(stall) was 2 to 28 % below "
     "whole-cell simulations in five cells: 'takeup streaming compare cell' measures yours",
 )
-AnyCell = SolvedCell | ImpatientCell | SimulatedCell
 LEAST_START_S = 0.1  # with a buffer goal, where a player that resumes on nothing has no solution
 MOST_STATES_FOR_CDF = 20  # the law of the start-up delay takes seconds for large chains; its mean does not
 NUM_THRESHOLDS, NUM_SLOW_THRESHOLDS, SHORTEST_AXIS_S = 41, 11, 20.0
@@ -86,10 +90,16 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
     )
 
 
-def _solved(cell: Cell, scenario: StreamingScenario) -> AnyCell:
+def _solved(cell: Cell, scenario: StreamingScenario) -> "AnyCell":
     if scenario.give_up_per_s > 0:
         return ImpatientCell(cell, scenario.give_up_per_s)
-    return SimulatedCell(cell) if _is_large(cell) else SolvedCell(cell)
+    return _simulated(cell) if _is_large(cell) else SolvedCell(cell)
+
+
+def _simulated(cell: Cell) -> "SimulatedCell":
+    from takeup.streaming.simulate.cell import SimulatedCell
+
+    return SimulatedCell(cell)
 
 
 def _is_large(cell: Cell) -> bool:
@@ -122,7 +132,7 @@ def _name(cell: Cell) -> str:
     return f"{cell.arrivals_per_s:g} arrivals/s"
 
 
-def _stall_curve(cell: Cell, solved: AnyCell, longest_s: float, goal_s: float) -> Curve:
+def _stall_curve(cell: Cell, solved: "AnyCell", longest_s: float, goal_s: float) -> Curve:
     num = NUM_THRESHOLDS if isinstance(solved, SolvedCell) else NUM_SLOW_THRESHOLDS
     step_s = longest_s / (num - 1)
     return Curve(_name(cell), (step_s * np.arange(num)).tolist(), solved.stall_curve(step_s, num, goal_s).tolist())
