@@ -48,6 +48,8 @@ PASTED = [page for page in PAGES if any(not reason_not_to_paste(line) for line i
 
 @pytest.mark.engine
 @pytest.mark.timeout(1800)  # compiles kernels the first time
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # diffusers with numpy 2.4
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("page", PASTED, ids=lambda page: page.stem)
 def test_the_lines_of_a_guide_can_be_pasted_one_after_the_other(page: Path, run: Run, tmp_path: Path) -> None:
     for name in ("tests", "examples"):
