@@ -103,13 +103,11 @@ def test_the_readable_engine_gives_the_same_report_as_the_compiled_one(run: Run)
         assert quick == pytest.approx(slow)
 
 
-def test_a_key_trace_has_a_curve_and_can_be_compared(run: Run) -> None:
+def test_a_key_trace_can_be_compared(run: Run) -> None:
     Path("keys.csv").write_text("key\n" + "\n".join("abcabdacbabc"))
-    curve = Report.from_json(run("caching", "curve", "keys.csv", "--json").out)
     table = Report.from_json(run("caching", "compare", "lru", "--trace", "keys.csv", "--capacity", "3", "--json").out)
 
-    assert curve.tables[0].rows[0] == (0, 1.0)
-    assert {row[0]: row[1] for row in curve.tables[0].rows}[3] == pytest.approx(table.tables[0].rows[0][3])
+    assert table.tables[0].rows[0][3] == pytest.approx(6 / 12)  # a, b, a after d, a, b, c
 
 
 # Exit codes -----------------------------------------------------------------------------------------------------------
@@ -286,14 +284,6 @@ def test_an_event_log_cut_in_mid_line_is_refused_unless_that_is_allowed(run: Run
     assert "is cut in the middle" in refused.err
     assert allowed.code == 0
     assert any("cut in the middle" in note for note in Report.from_json(allowed.out).notes)
-
-
-def test_the_wrong_kind_of_trace_is_one_sentence(run: Run) -> None:
-    Path("jobs.csv").write_text(TASKS + "t,1,,a,5\n")
-    Path("keys.csv").write_text("key\n1\n2\n")
-
-    assert_one_sentence(run("caching", "curve", "jobs.csv"))
-    assert_one_sentence(run("caching", "run", "lru", "--trace", "keys.csv"))
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
