@@ -183,8 +183,8 @@ def test_blocks_come_back_from_disk_before_their_tasks_begin(driver: Driver) -> 
     half = {"spark.memory.fraction": "0.12"}
     expected = driver.run(None, back, conf=half, master="local[1]")["results"]
 
-    plain = driver.run("dag", back, conf=half, master="local[1]")
-    ahead = driver.run("dag", back, conf=half, master="local[1]", prefetch=True)
+    plain = driver.run("lrc", back, conf=half, master="local[1]")
+    ahead = driver.run("lrc", back, conf=half, master="local[1]", prefetch=True)
 
     assert plain["results"] == ahead["results"] == expected
     assert plain["counts"]["prefetches"] == 0
