@@ -93,10 +93,10 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
 def _solved(cell: Cell, scenario: StreamingScenario) -> "AnyCell":
     if scenario.give_up_per_s > 0:
         return ImpatientCell(cell, scenario.give_up_per_s)
-    return _simulated(cell) if _is_large(cell) else SolvedCell(cell)
+    return _simulated_cell(cell) if _is_large(cell) else SolvedCell(cell)
 
 
-def _simulated(cell: Cell) -> "SimulatedCell":
+def _simulated_cell(cell: Cell) -> "SimulatedCell":
     from takeup.streaming.simulate.cell import SimulatedCell
 
     return SimulatedCell(cell)
