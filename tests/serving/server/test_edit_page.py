@@ -80,7 +80,8 @@ def do(tab: Tab, button: str) -> None:
 
 
 def downloaded(tab: Tab, folder: Path) -> Pixels:
-    tab.click("#download")
+    tab.until("document.getElementById('result').complete && document.getElementById('result').naturalWidth > 0")
+    tab.click("#download")  # which the image has moved to its place
     eventually((folder / "edited.png").exists)
     found = pixels(folder / "edited.png")
     (folder / "edited.png").unlink()
