@@ -53,7 +53,9 @@ STOPS = (
             "capacities": ["20%", "30%", "40%"],
             "miss": "recompute",
         },
-        Measure("PageRank under dag, our default; memory for 30 % of its data", "dag", "time", " s", where={"cache": 30}),
+        Measure(
+            "PageRank under dag, our default; memory for 30 % of its data", "dag", "time", " s", where={"cache": 30}
+        ),
         "LRC counts the tasks that will still read a block and drops the block with the fewest; dag, our default, "
         "weighs that count with the cost of a recomputation. With memory for everything no policy gains, and an "
         "application without reuse gains nothing; on Spark SQL the difference is 2 %.",
