@@ -404,10 +404,10 @@ class StockPipeline:
 
     def _is_shared(self, runs: list[StockRun]) -> bool:
         """Make one call for all, unless calls of this kind cannot be shared; the first one of a kind is checked."""
-        kind = runs[0].kind
+        calls = [run.call for run in runs if run.call is not None]
+        kind = calls[0].kind(lambda _: None)  # shapes and types; values are compared when calls are grouped
         if self.checked.get(kind) is False:
             return False
-        calls = [run.call for run in runs if run.call is not None]
         try:
             output = together(calls)()
         except (RuntimeError, ValueError, TypeError, IndexError) as problem:
