@@ -190,6 +190,11 @@ def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool
     metavar="HOST:PORT",
     help="Forward the records of this machine's ranks to the watcher at this address.",
 )
+@click.option(
+    "--tls",
+    type=click.Path(path_type=Path),
+    help="Encrypt that: PEM file with certificate and key of the listener; with --report-to, with its certificate.",
+)
 def watch(command: tuple[str, ...], as_json: bool, out: Path | None, quiet: bool, **options: Any) -> None:
     """Run COMMAND, such as torchrun and its arguments, and report which rank or link of the job is slow.
 

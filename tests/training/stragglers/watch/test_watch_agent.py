@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from takeup.training.stragglers.contract import CALL
 from takeup.training.stragglers.watch import agent as module
 from takeup.training.stragglers.watch import channel as channels
 from takeup.training.stragglers.watch.agent import Agent, Listener, address_of
-from takeup.training.stragglers.watch.channel import LENGTH, MOST_FRAME, NUM_BYTES, Channel, Unauthenticated
+from takeup.training.stragglers.watch.channel import LENGTH, MOST_FRAME, NUM_BYTES, Channel, Tls, Unauthenticated
 from takeup.training.stragglers.watch.ring import HEADER_WORDS, HeaderWord
 from takeup.training.stragglers.watch.ring_reader import RingCollector
 from training.stragglers.watch.watched_rings import GROUP, add, new_ring
@@ -339,3 +340,121 @@ def test_addresses_are_host_and_port_or_a_port() -> None:
     for wrong in ("node-3", "node-3:x", "70700", ""):
         with pytest.raises(BadInput, match="is no address; give HOST:PORT"):
             address_of(wrong)
+
+
+# TLS ------------------------------------------------------------------------------------------------------------------
+
+
+def certificate(folder: Path, name: str, address: str = "127.0.0.1") -> tuple[Path, Path]:
+    """A certificate made as the guide says: the file of the listener, and that of agents."""
+    both, public = folder / f"{name}-both.pem", folder / f"{name}.pem"
+    options = f"-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={name}"
+    program = ["openssl", "req", "-x509", *options.split(), "-addext", f"subjectAltName=IP:{address}"]
+    subprocess.run([*program, "-keyout", both, "-out", public], check=True, capture_output=True)
+    both.write_bytes(both.read_bytes() + public.read_bytes())
+    return both, public
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+    return certificate(tmp_path_factory.mktemp("tls"), "listener")
+
+
+@pytest.fixture
+def encrypted(certificates: tuple[Path, Path]) -> Iterator[Listener]:
+    made = Listener(("127.0.0.1", 0), TOKEN, Tls(certificates[0], is_listener=True))
+    yield made
+    made.close()
+
+
+def test_with_tls_calls_and_requests_pass_each_other_and_nothing_of_them_is_readable(
+    encrypted: Listener, certificates: tuple[Path, Path], tmp_path: Path
+) -> None:
+    ring, seen = new_ring(tmp_path, 0, 1), bytearray()
+    with relayed(encrypted.address, seen) as address:
+        agent = Agent(RingCollector(tmp_path), address, TOKEN, Tls(certificates[1], is_listener=False))
+        for number in range(200):
+            add(ring, number)
+            agent.poll()
+            assert eventually(lambda: 0 in encrypted.ranks)
+            encrypted.ranks[0].ask(HeaderWord.PLAN_COUNT, number)
+        agent.close()
+    encrypted.drain(PATIENCE_S)
+
+    assert len(encrypted.ranks[0].read()) == 200
+    assert ring.words[HeaderWord.PLAN_COUNT] > 0
+    assert len(seen) > 200 * HEADER_WORDS
+    assert b"header" not in seen
+
+
+@contextmanager
+def relayed(address: tuple[str, int], seen: bytearray) -> Iterator[tuple[str, int]]:
+    """A port that passes everything on to `address`, and what it saw."""
+
+    def pass_on(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                seen.extend(data)
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(address) as far,
+        ExitStack() as stack,
+    ):
+
+        def run() -> None:
+            near = stack.enter_context(server.accept()[0])
+            back = threading.Thread(target=pass_on, args=(far, near))
+            back.start()
+            pass_on(near, far)
+            back.join()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        yield server.getsockname()[:2]
+        thread.join()
+
+
+@pytest.mark.parametrize("other", ["another certificate", "another address"])
+def test_an_agent_speaks_only_to_the_listener_whose_certificate_it_trusts(
+    certificates: tuple[Path, Path], tmp_path: Path, other: str
+) -> None:
+    both, public = certificate(tmp_path, "other", "127.0.0.1" if other == "another certificate" else "10.0.0.1")
+    trusted = certificates[1] if other == "another certificate" else public
+    listener = Listener(("127.0.0.1", 0), TOKEN, Tls(both, is_listener=True))
+
+    with pytest.raises(BadInput, match=r"is not the one that --tls trusts .*; give its certificate, made for"):
+        Agent(RingCollector(tmp_path), listener.address, TOKEN, Tls(trusted, is_listener=False))
+    listener.close()
+
+
+def test_without_tls_on_both_ends_nothing_is_read(
+    encrypted: Listener, listener: Listener, certificates: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match="--tls on all or none"):
+        Agent(RingCollector(tmp_path), encrypted.address, TOKEN)
+    with pytest.raises(BadInput, match="--tls"):
+        Agent(RingCollector(tmp_path), listener.address, TOKEN, Tls(certificates[1], is_listener=False))
+
+
+def test_a_handshake_has_a_deadline_too(encrypted: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "GREETING_LIMIT_S", 0.3)
+    with socket.create_connection(encrypted.address) as connection:
+        connection.sendall(b"\x16\x03\x01")
+
+        assert is_closed(connection)
+    assert eventually(lambda: not any(each.is_alive() for each in encrypted._hearing))
+
+
+@pytest.mark.parametrize("is_listener", [True, False])
+def test_a_file_without_certificates_is_named(tmp_path: Path, is_listener: bool) -> None:
+    (tmp_path / "x.pem").write_text("nothing")
+
+    for name in ("x.pem", "missing.pem"):
+        with pytest.raises(BadInput, match=rf"{name} is of no use for TLS .*; give .* as PEM"):
+            Tls(tmp_path / name, is_listener=is_listener)

@@ -10,6 +10,7 @@ their end.
 import os
 import re
 import socket
+import ssl
 import threading
 import time
 from contextlib import suppress
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 from takeup.training.stragglers.contract import CALL
-from takeup.training.stragglers.watch.channel import Channel, Unauthenticated
+from takeup.training.stragglers.watch.channel import Channel, Tls, TlsConnection, Unauthenticated
 from takeup.training.stragglers.watch.ring import HEADER_WORDS, MOST_GROUPS, HeaderWord
 from takeup.training.stragglers.watch.ring_reader import LAST_OPERATION, MOST_BYTES, GroupPosition, RingCollector
 from takeup.training.stragglers.watch.run_queue import record_run_queue_waits
@@ -61,20 +62,24 @@ def host_name() -> str:
 class Agent:
     """Forwards the records of this machine's ranks; each call of `poll` is one polling round."""
 
-    def __init__(self, gather: RingCollector, address: tuple[str, int], token: str) -> None:
+    def __init__(self, gather: RingCollector, address: tuple[str, int], token: str, tls: Tls | None = None) -> None:
         self._gather = gather
+        where = f"the listener at {address[0]}:{address[1]}"
         try:
-            connection = socket.create_connection(address, TIMEOUT_S)
+            connection: socket.socket | TlsConnection = (plain := socket.create_connection(address, TIMEOUT_S))
         except OSError as error:
-            raise BadInput(
-                f"no listener at {address[0]}:{address[1]} ({error.strerror or error}); start one with --listen"
-            ) from error
+            raise BadInput(f"no {where[4:]} ({error.strerror or error}); start one with --listen") from error
         try:
+            connection = plain if tls is None else tls.wrapped(plain, address[0])
             self._channel = Channel(connection, token, is_listener=False)
+        except ssl.SSLError as error:
+            connection.close()
+            found = f"{where} is not the one that --tls trusts ({getattr(error, 'verify_message', '') or error.reason})"
+            raise BadInput(f"{found}; give its certificate, made for the address of --report-to") from error
         except (OSError, Unauthenticated) as error:
             connection.close()
-            found = f"the listener at {address[0]}:{address[1]} does not know this token"
-            raise BadInput(f"{found}; set TAKEUP_WATCH_TOKEN to the same secret on all machines") from error
+            same = "set TAKEUP_WATCH_TOKEN to the same secret on all machines, and --tls on all or none"
+            raise BadInput(f"{where} does not know this token; {same}") from error
         self.is_connected = True
         threading.Thread(target=self._apply_requests, name="takeup-watch-agent", daemon=True).start()
 
@@ -165,10 +170,10 @@ def _is_valid(calls: Calls) -> npt.NDArray[np.bool_]:
 class Listener:
     """Receives the records of agents; `ranks` are the remote ranks known so far."""
 
-    def __init__(self, address: tuple[str, int], token: str) -> None:
+    def __init__(self, address: tuple[str, int], token: str, tls: Tls | None = None) -> None:
         if not token:
             raise BadInput("any user of this machine can reach a port; set TAKEUP_WATCH_TOKEN to a secret")
-        self._token = token
+        self._token, self._tls = token, tls
         self.ranks: dict[int, RemoteRank] = {}
         self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
         self._hearing: list[threading.Thread] = []
@@ -209,22 +214,25 @@ class Listener:
             connection.close()
         self._hearing = [*(each for each in self._hearing if each.is_alive()), hears]
 
-    def _serve_agent(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                channel = Channel(connection, self._token, is_listener=True)
-            except (OSError, Unauthenticated):
-                return
-            finally:
-                self._strangers.release()
-            self._open.add(channel)
-            try:
-                for values, rows in channel.frames():
-                    self._take(channel, values, rows)
-            except (OSError, OverflowError, ValueError, KeyError, TypeError):
-                return
-            finally:
-                self._open.discard(channel)
+    def _serve_agent(self, plain: socket.socket) -> None:
+        connection: socket.socket | TlsConnection = plain
+        try:
+            connection = plain if self._tls is None else self._tls.wrapped(plain)
+            channel = Channel(connection, self._token, is_listener=True)
+        except (OSError, Unauthenticated):
+            connection.close()
+            return
+        finally:
+            self._strangers.release()
+        self._open.add(channel)
+        try:
+            for values, rows in channel.frames():
+                self._take(channel, values, rows)
+        except (OSError, OverflowError, ValueError, KeyError, TypeError):
+            return
+        finally:
+            self._open.discard(channel)
+            connection.close()
 
     def _take(self, channel: Channel, values: dict[str, Any], rows: bytes) -> None:
         rank, header = int(values["rank"]), [int(word) for word in values["header"]]

@@ -16,6 +16,7 @@ from takeup.training.stragglers.contract import Finding
 from takeup.training.stragglers.remedy.remediation import WatchSettings
 from takeup.training.stragglers.watch import launch, reports
 from takeup.training.stragglers.watch.agent import Agent, Listener, address_of, host_name
+from takeup.training.stragglers.watch.channel import Tls
 from takeup.training.stragglers.watch.ring_reader import RingCollector
 from takeup.training.stragglers.watch.session import WatchSession
 
@@ -38,6 +39,7 @@ class WatchOptions:
     listen: str | None = None
     report_to: str | None = None
     token: str = ""
+    tls: Path | None = None
     settings: WatchSettings = field(default_factory=WatchSettings)
 
 
@@ -89,7 +91,8 @@ def _polls(job: subprocess.Popen[bytes], listener: Listener | None = None) -> It
 def _send(command: Sequence[str], asked: WatchOptions, folder: Path) -> int:
     """Run the part of a job that is on this machine and send its calls; another machine watches."""
     assert asked.report_to is not None
-    agent = Agent(RingCollector(folder), address_of(asked.report_to), asked.token)
+    tls = None if asked.tls is None else Tls(asked.tls, is_listener=False)
+    agent = Agent(RingCollector(folder), address_of(asked.report_to), asked.token, tls)
     job = _start(command, asked, folder)
     with _passing_on_signals(job):
         for _ in _polls(job):
@@ -104,7 +107,8 @@ def _listening(asked: WatchOptions, say: Say) -> Iterator[Listener | None]:
     if asked.listen is None:
         yield None
         return
-    listener = Listener(address_of(asked.listen), asked.token)
+    tls = None if asked.tls is None else Tls(asked.tls, is_listener=True)
+    listener = Listener(address_of(asked.listen), asked.token, tls)
     say(f"takeup: listening at {listener.address[0]}:{listener.address[1]}")
     try:
         yield listener
