@@ -1,8 +1,9 @@
 """Real players in a real browser against the replay of a log: `python -m benchmarks.streaming browsers --logs FOLDER`.
 
 Logs are scaled to 1.1 times the bitrate of a clip. Each is the rate of a link over which dash.js, Shaka and hls.js in
-turn play the clip in Chromium, with start thresholds from 2 to 12 s and buffer goals from 10 to 50 s, from the moment
-of the log at which the replay has about eight seconds of stalls.
+turn play the clip in Chromium, with start thresholds from 1 to 20 s and buffer goals from 10 to 50 s, from the moment
+of the log at which the replay has about eight seconds of stalls. The time in stalls is what the video took longer than
+it is, also in pauses that are too short to count as a stall.
 `scripts/browser-lab` fetches what this needs. With `--cmcd FILE` the requests of the first dash.js run are kept.
 """
 
@@ -24,9 +25,20 @@ from takeup.streaming.advice.players import PROFILES
 from takeup.streaming.simulate.replay import SteadyLog
 from takeup.streaming.traces import read_log
 
-BITRATE_BPS, SEGMENT_S, LENGTH_S, SPEED = 400e3, 2.0, 30.0, 1.1
+BITRATE_BPS, SEGMENT_S, LENGTH_S, SPEED = 400e3, 2.0, 40.0, 1.1
 USUAL_STALL_S = 8.0
-SETTINGS = ((2.0, 10.0), (4.0, 30.0), (8.0, 20.0), (12.0, 50.0), (6.0, 15.0))  # start, goal
+SETTINGS = (  # start, goal
+    (1.0, 10.0),
+    (2.0, 20.0),
+    (4.0, 30.0),
+    (8.0, 20.0),
+    (12.0, 50.0),
+    (6.0, 15.0),
+    (20.0, 50.0),
+    (16.0, 40.0),
+    (3.0, 10.0),
+    (10.0, 25.0),
+)
 LIMIT_S, LEAST_S, BAR = 400.0, 2.0, 0.1
 
 

@@ -6,17 +6,16 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.core.arrays import Floats
 from takeup.streaming.capacity_fit import (
-    EXTRA_SECONDS,
     HORIZON_S,
+    LONGEST_S,
     MEAN_VIDEO_S,
     SPEEDS,
     THRESHOLDS_S,
-    first_below,
     measured_stalls,
     modelled_stalls,
 )
@@ -31,7 +30,7 @@ def content_at_first_stall(rates: list[float], begin: int, speed: float, thresho
     """Second by second, with the moments inside a second at which playback starts and stops."""
     content = buffer = 0.0
     playing = False
-    for second in range(len(rates) + EXTRA_SECONDS):
+    for second in range(LONGEST_S):
         arrives = speed * rates[(begin + second) % len(rates)]
         plays_s = 1.0
         if not playing:
@@ -58,9 +57,10 @@ def plain_stalls(rates: list[float]) -> list[list[float]]:
 
 
 def stalls(rates: list[float]) -> Floats:
-    return np.asarray(measured_stalls([np.array(rates)]).mean(axis=-1), dtype=np.float64)
+    return np.asarray(measured_stalls([np.array(rates)]), dtype=np.float64)
 
 
+@settings(max_examples=20)
 @given(st.lists(st.floats(0.05, 4.0), min_size=2, max_size=40))
 def test_the_lone_viewer_is_followed_as_a_plain_walk_follows_him(rates: list[float]) -> None:
     assert stalls(rates) == pytest.approx(np.array(plain_stalls(rates)), abs=1e-9)
@@ -78,16 +78,6 @@ def test_a_later_start_or_a_faster_link_stalls_less() -> None:
     assert (np.diff(found, axis=0) <= 1e-12).all()
     assert (np.diff(found, axis=1) <= 1e-12).all()
     assert found.max() > 0.1
-
-
-@given(st.lists(st.integers(-5, 5), min_size=1, max_size=70), st.data())
-def test_the_first_low_value_is_found(values: list[int], data: st.DataObject) -> None:
-    places = st.tuples(st.integers(0, len(values) - 1), st.integers(-6, 6))
-    searches = data.draw(st.lists(places, min_size=1, max_size=10))
-    begin, level = (np.array(part) for part in zip(*searches, strict=True))
-    expected = [next((i for i in range(b, len(values)) if values[i] < low), len(values)) for b, low in searches]
-
-    assert first_below(np.array(values, float), begin, level.astype(float)).tolist() == expected
 
 
 # In a model -----------------------------------------------------------------------------------------------------------
@@ -108,19 +98,10 @@ def capacity_of(levels: Floats, rates: Floats) -> Capacity:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12))
-def test_eigenvectors_agree_with_the_exact_solver(seed: int, num_levels: int) -> None:
+def test_the_model_agrees_with_the_schur_form(seed: int, num_levels: int) -> None:
     rng = np.random.default_rng(seed)
     levels = rng.lognormal(0.0, 1.0, num_levels)
     capacity = capacity_of(levels, rng.exponential(0.1, (num_levels, num_levels)))
-
-    assert modelled_stalls(capacity) == pytest.approx(exact_stalls(capacity), abs=1e-6)
-
-
-def test_a_chain_without_a_basis_of_eigenvectors_is_solved_too() -> None:
-    rates = np.zeros((4, 4))
-    rates[0, 1], rates[1, 2], rates[2, 3] = 0.5, 1.0, 1.5  # times levels of 0.5, 1, 1.5: three equal eigenvalues
-    rates[3, 0] = 1e-12
-    capacity = capacity_of(np.array([0.5, 1.0, 1.5, 2.0]), rates)
 
     assert modelled_stalls(capacity) == pytest.approx(exact_stalls(capacity), abs=1e-6)
 

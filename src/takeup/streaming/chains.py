@@ -11,6 +11,7 @@ import numpy.typing as npt
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Capacity, Cell, Chain
+from takeup.streaming.numerics import are_connected
 
 Counts = npt.NDArray[np.int64]
 
@@ -136,7 +137,8 @@ def shared_chain(
         pace = efficiency if departures is None else departures
         seen = arrival_law(everyone, flows, pace)
         return _chain(flow_generator(counts, flows, pace, 1), counts, tagged, efficiency, seen)
-    _check_connected(capacity)
+    if not are_connected(capacity.generator):
+        raise BadInput("some levels of capacity are never reached again from others; connect them by rates above zero")
     levels = [_at_level(flows, level) for level in capacity.levels]
     rates = _product_rates([flow_generator(counts, some, efficiency, 1) for some in levels], capacity)
     closed = _product_rates([flow_generator(everyone, some, efficiency, 0) for some in levels], capacity)
@@ -153,14 +155,6 @@ def stationary_law(rates: Floats) -> Floats:
     target[-1] = 1.0
     positive: Floats = np.maximum(np.linalg.solve(system, target), 0.0)
     return positive / float(positive.sum())
-
-
-def _check_connected(capacity: Capacity) -> None:
-    reached = (capacity.generator > 0) | np.eye(len(capacity.levels), dtype=np.bool_)
-    for _ in range(len(capacity.levels).bit_length()):
-        reached = reached @ reached  # in twice as many steps
-    if not reached.all():
-        raise BadInput("some levels of capacity are never reached again from others; connect them by rates above zero")
 
 
 def _at_level(flows: Sequence[Flow], level: float) -> list[Flow]:

@@ -111,7 +111,8 @@ class Player:
     """When playback starts, and when it resumes after a stall: seconds of video in the buffer.
 
     Real players download whole segments, pause while their buffer is above a goal (`top_goal_s` at the highest bitrate,
-    if that differs), and choose a bitrate by a `rule`. Equations know the goal only; a replay of a log knows all.
+    if that differs), choose a bitrate by a `rule`, pause playback with `pause_s` still in the buffer, and repeat a
+    request that takes longer than `timeout_s`. Equations know the goal only; a replay of a log knows all.
     """
 
     start_s: float
@@ -120,6 +121,8 @@ class Player:
     segment_s: float = 0.0
     rule: str = "throughput"
     top_goal_s: float | None = None
+    pause_s: float = 0.0
+    timeout_s: float = math.inf
 
     def __post_init__(self) -> None:
         for name, value in (("start_s", self.start_s), ("resume_s", self.again_s)):
@@ -127,6 +130,8 @@ class Player:
                 raise BadInput(f"{name} is {value}; give a finite number of seconds, zero or more")
         if not (min(self.goal_s, self.full_s) > 0 and 0 <= self.segment_s < math.inf):
             raise BadInput(f"goal_s is {self.goal_s}, segment_s {self.segment_s}; give seconds above zero")
+        if not (0 <= self.pause_s < math.inf and self.timeout_s > 0):
+            raise BadInput(f"pause_s is {self.pause_s}, timeout_s {self.timeout_s}; give zero or more, and above zero")
         if self.rule not in RULES:
             raise UnknownName("bitrate rule", self.rule, RULES)
 

@@ -82,6 +82,14 @@ def schur_basis(matrix: Floats, half_plane: HalfPlane) -> tuple[Floats, Floats, 
     return form, basis, int(num_found)
 
 
+def are_connected(rates: npt.NDArray[Any]) -> bool:
+    """Whether every state leads to every other one."""
+    reached: npt.NDArray[np.bool_] = (rates > 0) | np.eye(len(rates), dtype=np.bool_)
+    for _ in range(len(rates).bit_length()):
+        reached = reached @ reached  # in twice as many steps
+    return bool(reached.all())
+
+
 # Censoring: take states out of a Markov chain in which nothing happens to the buffer, without changing the answer -----
 #
 # How it works. A system 0 = F + A x, with x_z wanted for its own sake no more, is solved for the states z that go:

@@ -7,6 +7,7 @@ import numpy as np
 
 from takeup.core.report import Cell as TableCell
 from takeup.core.report import Column, Series, Table
+from takeup.streaming.capacity_fit import settled_law
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics
 
 QUANTITIES = {
@@ -103,9 +104,7 @@ def zscores_table(exact: QoeMetrics, measured: Mapping[str, QoeMetrics]) -> Tabl
 
 def capacity_table(capacity: Capacity) -> Table:
     """The states of a fitted capacity, from bad to good."""
-    n = len(capacity.levels)
-    system = np.vstack([capacity.generator.T, np.ones(n)])
-    law = np.linalg.lstsq(system, np.append(np.zeros(n), 1.0), rcond=None)[0]
+    law = settled_law(capacity)
     leaves_per_s = -np.diag(capacity.generator)
     stays_s = [1 / float(rate) if rate > 0 else None for rate in leaves_per_s]  # None: for ever
     order = np.argsort(capacity.levels)

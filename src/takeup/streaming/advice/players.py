@@ -5,6 +5,7 @@ of the player that it is printed for.
 """
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ class PlayerProfile:
     resume_s: Callable[[float, float], float]
     rule: str
     snippet: Callable[[Player], str]
+    pause_s: float = 0.0
+    timeout_s: float = math.inf
 
     def default(self, segment_s: float, bitrate_bps: float) -> Player:
         """The player as it comes; playback needs one segment at least."""
@@ -39,7 +42,8 @@ class PlayerProfile:
 
     def _player(self, start_s: float, resume_s: float, segment_s: float, goal_s: float, top_goal_s: float) -> Player:
         goal_s, top_goal_s, resume_s = (max(each, segment_s) for each in (goal_s, top_goal_s, resume_s))
-        return Player(start_s, resume_s, goal_s, segment_s, self.rule, top_goal_s)
+        limits = (self.pause_s, self.timeout_s)
+        return Player(start_s, resume_s, goal_s, segment_s, self.rule, top_goal_s, *limits)
 
 
 def _dash_js(player: Player) -> str:
@@ -108,9 +112,9 @@ def _as_start(start_s: float, _: float) -> float:
 # next segment; its goal is maxBufferLength or maxBufferSize, whichever is more, and 600 s at most: the setting below
 # takes the size out. AVPlayer: its own rules are not published. Media3 (DefaultLoadControl) was read at commit 01836e6.
 PROFILES = {
-    "dash.js": PlayerProfile("5.2.1", 0.0, _fixed(18.0, 30.0), _one_segment, "dynamic", _dash_js),
-    "shaka": PlayerProfile("5.2.12", 0.0, _fixed(10.0), _as_start, "throughput", _shaka),
+    "dash.js": PlayerProfile("5.2.1", 0.0, _fixed(18.0, 30.0), _one_segment, "dynamic", _dash_js, 0.3, 20.0),
+    "shaka": PlayerProfile("5.2.12", 0.0, _fixed(10.0), _as_start, "throughput", _shaka, 0.5, 30.0),
     "media3": PlayerProfile("1.x, commit 01836e6", 1.0, _fixed(50.0), lambda _, __: 2.0, "throughput", _media3),
-    "hls.js": PlayerProfile("1.7.4", 0.0, _sixty_megabytes, _one_segment, "throughput", _hls_js),
+    "hls.js": PlayerProfile("1.7.4", 0.0, _sixty_megabytes, _one_segment, "throughput", _hls_js, 0.0, 120.0),
     "avplayer": PlayerProfile("rules not published", 0.0, _fixed(30.0), _as_start, "throughput", _avplayer),
 }

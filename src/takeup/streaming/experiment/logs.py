@@ -72,7 +72,7 @@ def log_warnings(log: ThroughputLog) -> tuple[str, ...]:
 
 def _lone_viewer(fitted: CapacityFit) -> tuple[Table, tuple[str, ...]]:
     """P(stall) of a viewer with exclusive use of the link, replayed and modelled, and where the two disagree."""
-    replayed = capacity_fit.measured_stalls(fitted.pieces).mean(axis=-1)
+    replayed = capacity_fit.measured_stalls(fitted.pieces)
     modelled = capacity_fit.modelled_stalls(fitted.capacity)
     rows = tuple(
         (speed, start_s, float(replayed[i, j]), float(modelled[i, j]))

@@ -11,6 +11,7 @@ from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.advice.qoe import mean_mos
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics
+from takeup.streaming.numerics import are_connected
 from takeup.streaming.simulate.events import CapacityLevels, CellTraffic, empty_cell, play_events
 from takeup.streaming.simulate.video_records import (
     VideoRecords,
@@ -99,20 +100,13 @@ def _constant_level(level: float = 1.0) -> CapacityLevels:
 def _markov_levels(capacity: Capacity) -> CapacityLevels:
     rates = np.array(capacity.generator, np.float64)
     np.fill_diagonal(rates, 0)
-    if not _all_connected(rates):
+    if not are_connected(rates):
         raise BadInput("some level of the capacity is never reached from another; give rates that connect them all")
     if len(rates) == 1:
         return _constant_level(float(capacity.levels[0]))
     total = rates.sum(axis=1, keepdims=True)
     upto = np.cumsum(rates / total, axis=1)
     return CapacityLevels(np.array(capacity.levels, np.float64), 1 / total[:, 0], upto, is_log=False)
-
-
-def _all_connected(rates: Floats) -> bool:
-    reached = (rates > 0) | np.eye(len(rates), dtype=np.bool_)
-    for _ in range(len(rates).bit_length()):
-        reached = reached @ reached  # paths of twice the length
-    return bool(reached.all())
 
 
 # The whole cell with the capacity of a throughput log, replayed again and again and scaled to the mean of the cell

@@ -81,7 +81,7 @@ def _live_session(link: LogPlace, stream: Stream, state: Floats, outcome: Floats
     while now_s < -stream.mean_s * math.log(LEAST_WEIGHT):
         wait_s = max(0.0, (chunk + 1 - num_behind) * stream.chunk_s - now_s)
         pass_seconds(link, wait_s)
-        step_s = wait_s + fetch_bits(link, stream.chunk_s * stream.bitrate_bps)
+        step_s = wait_s + fetch_bits(link, stream.chunk_s * stream.bitrate_bps, np.inf)
         dry_s = _played(step_s, state, stream) if playing else step_s
         now_s, chunk = now_s + step_s, chunk + 1
         weight, before = math.exp(-now_s / stream.mean_s), math.exp((dry_s - now_s) / stream.mean_s)

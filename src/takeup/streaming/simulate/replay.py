@@ -26,6 +26,7 @@ NUM_RESAMPLES, NUM_BLOCKS, COVERAGE = 400, 6, 0.9
 NUM_LEVELS, STUDENT_95 = 12, 1.796  # parts whose levels are compared, and Student's 95 % quantile for that many less 1
 SMALLEST_PART = 0.05  # of the mean rate; an outage of a whole part is no reason to scale a log to nothing
 NUM_PARTS = 4  # predicted from each other
+NUM_RETRIES, RETRY_S = 3, 1.0  # of a request, as in dash.js and Shaka
 QUANTITIES = ("stall_probability", "num_stalls", "stall_s", "startup_s", "bitrate_bps", "num_switches")
 
 # The bit rate of the next segment -------------------------------------------------------------------------------------
@@ -50,6 +51,8 @@ class Rules(NamedTuple):
 
     start_s: float
     resume_s: float
+    pause_s: float
+    timeout_s: float
     goals_s: tuple[float, float]
     segment_s: float
     rule: int
@@ -123,16 +126,35 @@ def pass_seconds(link: LogPlace, seconds: float) -> None:
 
 
 @inlined
-def fetch_bits(link: LogPlace, bits: float) -> float:
-    """Download this many bits; returns the seconds that it took."""
+def fetch_bits(link: LogPlace, bits: float, limit_s: float) -> float:
+    """Download this many bits, for `limit_s` at most; returns the seconds that it took."""
     took_s = 0.0
-    while bits > link.rates_bps[int(link.at[0])] * link.at[1]:
-        bits -= link.rates_bps[int(link.at[0])] * link.at[1]
-        took_s += link.at[1]
+    while True:
+        rate_bps, step_s = link.rates_bps[int(link.at[0])], min(link.at[1], limit_s - took_s)
+        if bits <= rate_bps * step_s:
+            rest_s = bits / rate_bps if bits > 0 else 0.0
+            link.at[1] -= rest_s
+            return took_s + rest_s
+        bits -= rate_bps * step_s
+        took_s += step_s
+        link.at[1] -= step_s
+        if took_s >= limit_s:
+            return took_s
         _next_sample(link)
-    rest_s = bits / link.rates_bps[int(link.at[0])] if bits > 0 else 0.0
-    link.at[1] -= rest_s
-    return took_s + rest_s
+
+
+@inlined
+def _fetch_segment(link: LogPlace, bits: float, timeout_s: float) -> float:
+    """Download a segment; a request that takes too long is made again, a second later and from the first byte."""
+    waited_s = 0.0
+    for _ in range(NUM_RETRIES):
+        took_s = fetch_bits(link, bits, timeout_s)
+        waited_s += took_s
+        if took_s < timeout_s:
+            return waited_s
+        pass_seconds(link, RETRY_S)
+        waited_s += RETRY_S
+    return waited_s + fetch_bits(link, bits, np.inf)
 
 
 @inlined
@@ -162,7 +184,7 @@ def _session(link: LogPlace, rules: Rules, outcome: Floats) -> None:
             pass_seconds(link, buffer_s - goal_s)
             buffer_s = goal_s
         last, rung = rung, _rung(rules, buffer_s, rung, rate_bps)
-        took_s = fetch_bits(link, rules.rungs_bps[rung] * segment_s)
+        took_s = _fetch_segment(link, rules.rungs_bps[rung] * segment_s, rules.timeout_s)
         if top > 0:
             rate_bps = _measured_bps(averages, rules.rungs_bps[rung] * segment_s / took_s, took_s)
         outcome[4] += weight * rules.rungs_bps[rung]
@@ -172,14 +194,15 @@ def _session(link: LogPlace, rules: Rules, outcome: Floats) -> None:
         if not playing:
             outcome[2 if num_stalls else 3] += weight * half * took_s
             buffer_s += segment_s
-        elif took_s <= buffer_s:
+        elif took_s <= buffer_s - rules.pause_s:
             buffer_s += segment_s - took_s
         else:
             outcome[0] = weight if num_stalls == 0 else outcome[0]
             num_stalls += 1
             outcome[1] += weight
-            outcome[2] += weight * half * (took_s - buffer_s)
-            buffer_s, enough_s, playing = segment_s, rules.resume_s, False
+            left_s = min(buffer_s, rules.pause_s)
+            outcome[2] += weight * half * (took_s - buffer_s + left_s)
+            buffer_s, enough_s, playing = left_s + segment_s, rules.resume_s, False
         playing = playing or buffer_s >= enough_s - 1e-9
     outcome[4] /= total
 
@@ -250,8 +273,8 @@ def _rules(player: Player, bitrates_bps: Bitrates, mean_s: float, longest_s: flo
     rungs_bps = np.sort(np.atleast_1d(np.asarray(bitrates_bps, np.float64)))
     least_s = top_s if len(rungs_bps) == 1 else min(below_s, top_s)
     start_s, resume_s = min(player.start_s, least_s), min(player.again_s, least_s)
-    rule = RULES.index(player.rule)
-    return Rules(start_s, resume_s, (below_s, top_s), player.segment_s, rule, rungs_bps, mean_s, longest_s)
+    rule, limits = RULES.index(player.rule), (player.pause_s, player.timeout_s)
+    return Rules(start_s, resume_s, *limits, (below_s, top_s), player.segment_s, rule, rungs_bps, mean_s, longest_s)
 
 
 # Intervals for the next log of the same link --------------------------------------------------------------------------

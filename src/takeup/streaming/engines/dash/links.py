@@ -48,6 +48,12 @@ class ProcessorSharing(Generic[Sender]):
         """When the next quantum may be sent; None without backlog."""
         return self._due_s if self._owed_bytes else None
 
+    def set_rate(self, rate_bytes_per_s: float, now_s: float) -> None:
+        """Change the rate from now on, also for the quantum that was sent last."""
+        if self._due_s > now_s:
+            self._due_s = now_s + (self._due_s - now_s) * self.rate_bytes_per_s / rate_bytes_per_s
+        self.rate_bytes_per_s = rate_bytes_per_s
+
     def enqueue(self, sender: Sender, num_bytes: int, now_s: float) -> None:
         """Add `num_bytes` to the backlog of this sender."""
         if not self._owed_bytes and now_s - self._empty_since_s > self.pause_s:
@@ -140,7 +146,12 @@ class UserSpaceLink:
 
     def set_rate(self, rate_bytes_per_s: float) -> None:
         """Change the rate of everything that is sent from now on."""
-        self._sharing.rate_bytes_per_s = rate_bytes_per_s
+        loop = asyncio.get_running_loop()
+        self._sharing.set_rate(rate_bytes_per_s, loop.time())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._wake_when_due(loop)
 
     def listener(self) -> socket.socket:
         return socket.create_server(("127.0.0.1", 0), backlog=128)
