@@ -103,13 +103,6 @@ def test_the_readable_engine_gives_the_same_report_as_the_compiled_one(run: Run)
         assert quick == pytest.approx(slow)
 
 
-def test_a_key_trace_can_be_compared(run: Run) -> None:
-    Path("keys.csv").write_text("key\n" + "\n".join("abcabdacbabc"))
-    table = Report.from_json(run("caching", "compare", "lru", "--trace", "keys.csv", "--capacity", "3", "--json").out)
-
-    assert table.tables[0].rows[0][3] == pytest.approx(6 / 12)  # a, b, a after d, a, b, c
-
-
 # Exit codes -----------------------------------------------------------------------------------------------------------
 
 

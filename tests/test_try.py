@@ -25,7 +25,6 @@ RECOGNISED = {
     "window.eventlog.gz": "a Spark event log",
     "tasks.csv": "a table of tasks and their blocks",
     "zips.csv": "a table of tasks and their blocks",
-    "keys.csv": "a trace of requests for keys",
     "gpu-jobs.csv": "a table of GPU jobs",
     "hourly.csv": "a table of the hourly demand for GPUs",
     "cell.json": "a cell with its devices",
@@ -199,11 +198,11 @@ def test_the_training_script_is_the_example_of_the_tree() -> None:
 
 
 def test_a_file_of_the_user_is_kept(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "keys.csv").write_text("mine")
+    (tmp_path / "tasks.csv").write_text("mine")
 
-    assert_one_sentence(run("example", "keys.csv"), "keys.csv is there", "move it away")
-    assert (tmp_path / "keys.csv").read_text() == "mine"
+    assert_one_sentence(run("example", "tasks.csv"), "tasks.csv is there", "move it away")
+    assert (tmp_path / "tasks.csv").read_text() == "mine"
 
 
 def test_an_unknown_sample_is_one_sentence(run: Run) -> None:
-    assert_one_sentence(run("example", "key.csv"), "did you mean 'keys.csv'?")
+    assert_one_sentence(run("example", "task.csv"), "did you mean 'tasks.csv'?")

@@ -16,10 +16,6 @@ import libcachesim
 PEERS = {
     "lru": libcachesim.LRU,
     "fifo": libcachesim.FIFO,
-    "lfu": libcachesim.LFU,
-    "sieve": libcachesim.Sieve,
-    "s3fifo": libcachesim.S3FIFO,
-    "gdsf": libcachesim.GDSF,
     "min": libcachesim.Belady,
 }
 DEFAULT_HASH_BITS = 24

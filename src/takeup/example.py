@@ -13,7 +13,6 @@ SAMPLES = {
     "window.eventlog.gz": "a Spark event log: takeup caching whatif",
     "tasks.csv": "a job graph, one row per task: takeup caching compare --trace",
     "zips.csv": "a job graph of ten tenants that zip two files each: takeup caching compare --trace",
-    "keys.csv": "a stream of requests for keys: takeup caching compare --trace",
     "scenario.toml": "a run described in a file: takeup rerun",
     "gpu-jobs.csv": "GPU jobs of ten days: takeup cluster compare --trace",
     "hourly.csv": "hourly demand for GPUs: takeup cluster forecast --demand",

@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from benchmarks.support.key_traces import write_oracle_general
 from takeup.caching.experiment import CachingScenario, load, run, run_again
 from takeup.caching.model import CachingResult, EngineModel, Workload
-from takeup.caching.policies import POLICIES, find_policy
+from takeup.caching.policies import find_policy
 from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces import read_trace
 from takeup.core.report import Cell, Report
@@ -22,7 +20,6 @@ from takeup.core.scenario import to_toml, validate
 from takeup.errors import BadInput, BadScenario, BadTrace, TakeupError, UnknownName
 
 DATA = Path(__file__).parent / "data"
-KEYS = [0, 1, 0, 2, 1, 0, 3, 0]
 
 
 def scenario(**values: Any) -> CachingScenario:
@@ -43,13 +40,6 @@ def jobs(tmp_path: Path) -> str:
         "task,job,inputs,outputs,output_bytes,compute_s\n"
         "t0,0,,a,1,1\nt1,0,,b,1,1\nt2,0,,c,1,1\nt3,0,a b,,,1\nt4,0,a b,,,1\n"
     )
-    return str(path)
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> str:
-    path = tmp_path / "keys.csv"
-    path.write_text("key\n" + "".join(f"{key}\n" for key in KEYS))
     return str(path)
 
 
@@ -105,10 +95,9 @@ def test_what_turns_out_to_be_impossible_is_said_too(values: dict[str, Any], mes
         run(scenario(**values), quiet=True)
 
 
-@pytest.mark.parametrize("text", ["task,compute_s\nalone,1\n", "key\n"])
 @pytest.mark.parametrize("verb", ["compare", "run"])
-def test_a_trace_without_blocks_is_refused(tmp_path: Path, text: str, verb: str) -> None:
-    (tmp_path / "t.csv").write_text(text)
+def test_a_trace_without_blocks_is_refused(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "t.csv").write_text("task,compute_s\nalone,1\n")
 
     with pytest.raises(BadTrace, match=r"t\.csv: holds no blocks, so there is nothing to cache"):
         run(scenario(verb=verb, trace=str(tmp_path / "t.csv")), quiet=True)
@@ -161,28 +150,6 @@ def test_admission_keeps_the_pair(jobs: str) -> None:
     assert [row["effective"] for row in rows(report)] == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("kind", ["csv", "oracleGeneral"])
-def test_a_request_stream_is_compared_by_hand(tmp_path: Path, keys: str, kind: str) -> None:
-    path = keys
-    if kind == "oracleGeneral":
-        path = str(tmp_path / "keys.oracleGeneral")
-        write_oracle_general(path, np.array(KEYS))
-    report = run(scenario(trace=path, policies=["lru", "fifo", "min"], capacities=["2"]), quiet=True)
-
-    # 0 1 0 2 1 0 3 0 with room for two: lru hits the second 0 and the last; fifo these and the second 1, because the
-    # hit on 0 did not save it from 2; min keeps 0 and 1 and lets nothing else in.
-    assert [(row["policy"], row["hits"]) for row in rows(report)] == [("lru", 2 / 8), ("fifo", 3 / 8), ("min", 4 / 8)]
-    assert [row["cache"] for row in rows(report)] == [50.0] * 3
-
-
-def test_every_policy_can_be_compared_on_a_request_stream(keys: str) -> None:
-    report = run(scenario(trace=keys, policies=list(POLICIES), capacities=["50%"]), quiet=True)
-    data, _ = read_trace(Path(keys))
-
-    for row in rows(report):
-        assert row["hits"] == expected_hits(data, str(row["policy"]), 2).hit_share
-
-
 @pytest.mark.parametrize("verb", ["compare", "simulate", "whatif"])
 def test_an_event_log_is_replayed_under_other_policies(verb: str) -> None:
     path = DATA / "pagerank.eventlog.gz"
@@ -202,13 +169,6 @@ def test_the_settings_of_the_engine_reach_it(jobs: str) -> None:
 
     assert (rows(report)[0]["time"], rows(report)[0]["recomputed"]) == (result.makespan_s, result.num_recomputed)
     assert result.num_recomputed == 1
-
-
-def test_a_key_trace_runs_on_an_engine(keys: str) -> None:
-    report = run(scenario(verb="run", trace=keys, policies=["lru"], capacities=["2"]), quiet=True)
-
-    assert rows(report)[0]["hits"] == 2 / 8
-    assert report.notes[-1] == "the simulator expected 2 hits, the engine had 2"
 
 
 # Real runs ----------------------------------------------------------------------------------------------------------
@@ -288,10 +248,11 @@ def test_a_report_can_be_run_again(tmp_path: Path, values: Mapping[str, Any]) ->
 
 
 def test_a_trace_that_has_changed_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "keys.csv"
+    path = tmp_path / "tasks.csv"
     num_hits = []
-    for text in ("key\n1\n1\n", "key\n1\n1\n1\n1\n"):
-        path.write_text(text)
+    for num_readers in (2, 4):
+        readers = "".join(f"t{place},a,,\n" for place in range(num_readers))
+        path.write_text("task,inputs,outputs,output_bytes\n,,a,1\n" + readers)
         num_hits.append(rows(run(scenario(trace=str(path), capacities=["100%"]), quiet=True))[0]["hits"])
 
     assert num_hits == [1 / 2, 3 / 4]
@@ -317,7 +278,7 @@ def test_progress_is_silent_when_asked(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.engine
 def test_a_cluster_gives_the_report_of_one_process() -> None:
     distributed = pytest.importorskip("distributed", reason="needs the package 'distributed'")
-    asked = scenario(policies=["lru", "lerc", "s3fifo"], capacities=["30%", "60%"], plain=True)
+    asked = scenario(policies=["lru", "lerc", "spark"], capacities=["30%", "60%"], plain=True)
     here = run(asked, quiet=True)
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None

@@ -23,7 +23,6 @@ CONTROLLERS = (
     "takeup.training.stragglers.watch.job",
     "takeup.caching.engines.spark",
     "takeup.caching.experiment",
-    "takeup.caching.traces.key_trace",
 )
 
 

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from benchmarks.support.key_traces import write_oracle_general
 from caching.traces.test_eventlog import complete, job, job_end, rdd, stage, submit, task, text, update
 from edge.cells import two_devices
 from takeup.caching.traces import read_trace as read_blocks
@@ -152,7 +150,6 @@ TASKS = (
     b"task,job,stage,after,worker,compute_s,inputs,outputs,output_bytes,output_workers\n"
     b",,,,0,,,a,5,\nt1,0,0,-1,0,0.5,a,b c,5 6,0 1\nt2,0,1,0,1,1e-3,b c,d,7,\n"
 )
-KEYS = b"key,size_bytes\n" + b"".join(b"%d,%d\n" % (number % 5, number + 1) for number in range(20))
 ARRIVALS = (
     b"gmt_create,num_images_per_prompt,num_inference_steps,checkpoint_model_version_id,num_lora\n"
     b"2025-01-01 00:00:00,1,30,base,0\n2025-01-01 00:01:00,2,,other,1\n"
@@ -241,17 +238,12 @@ MODEL = json.dumps(
 REPORT = Report("A title", "caching", {"a": 1}, 1, tables=(Table("t", (Column("x"),), ((1.5,),)),)).to_json().encode()
 PROFILE = saved("profile.toml", lambda path: save_profile(Profile.uniform(3, 4, 0.01), path))
 CELLS = {end: saved(f"cell{end}", lambda path: save_instance(path, two_devices())) for end in (".json", ".npz")}
-RECORDS = saved("keys.bin", lambda path: write_oracle_general(path, np.array([0, 1, 0, 2]), np.array([3, 7, 3, 5])))
 NODES_OF_OPENB = ("openb_node_list_gpu_node.csv", OPENB_NODES)
 
 TARGETS: dict[str, Target] = {
     "Spark event log": Target(read_blocks, "log", (_events(),)),
     "Spark event log, gzip": Target(read_blocks, "log.gz", (gzip.compress(_events(), 1),)),
     "job graph": Target(read_blocks, "tasks.csv", (TASKS,)),
-    "key table": Target(read_blocks, "keys.csv", (KEYS,)),
-    "key table, Parquet": Target(read_blocks, "keys.parquet", (parquet({"key": [1, 2, 1], "size_bytes": [4, 5, 4]}),)),
-    "oracleGeneral": Target(read_blocks, "keys.bin", (RECORDS,)),
-    "oracleGeneral, gzip": Target(read_blocks, "keys.bin.gz", (gzip.compress(RECORDS, 1),)),
     "Helios and Philly": Target(read_jobs, "jobs.csv", (HELIOS, PHILLY)),
     "Helios, gzip": Target(read_jobs, "jobs.csv.gz", (gzip.compress(HELIOS, 1),)),
     "Alibaba v2025": Target(read_jobs, "jobs.csv", (V2025,)),
@@ -285,7 +277,7 @@ TARGETS: dict[str, Target] = {
     "Slurm journal": Target(_journal, "journal", (JOURNAL,)),
     "uploaded image": Target(_image, "image", _images()),
     "any file (takeup try)": Target(
-        lambda path: recognise(sample_of(path)), "file", (HELIOS, _events(), RECORDS, CELLS[".npz"], *LOGS.values())
+        lambda path: recognise(sample_of(path)), "file", (HELIOS, _events(), CELLS[".npz"], *LOGS.values())
     ),
 }
 

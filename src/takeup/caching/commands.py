@@ -19,7 +19,7 @@ def source_options(command: Command) -> Command:
     for option in (
         click.option("--allow-truncated", is_flag=True, help="Accept the log of a running or killed application."),
         click.option("--seed", default=1, show_default=True, help="Seed of the generated workload."),
-        click.option("--trace", help="A job-graph or key trace, or a Spark event log, instead of a workload."),
+        click.option("--trace", help="A job graph or a Spark event log, instead of a workload."),
         click.option("--workload", help="An embedded workload: zip, pagerank, components, svdpp, scan or array."),
     ):
         command = option(command)
@@ -59,7 +59,7 @@ def _single(policy: str, verb: str) -> str:
 def caching() -> None:
     """DAG-aware cache eviction for data-parallel jobs (LRC, LERC).
 
-    Policies: lru spark fifo lfu sieve s3fifo gdsf lrc lerc mrd next dag min; `lerc+admission` lets one refuse blocks.
+    Policies: lru spark fifo lrc lerc mrd next dag min; `lerc+admission` lets one refuse blocks.
     Sizes: `2GB`, `512MiB`, or a share of the working set such as `40%`.
     """
 

@@ -1,4 +1,4 @@
-"""Files of caching that `takeup try` answers: Spark event logs, tables of tasks, and traces of requests."""
+"""Files of caching that `takeup try` answers: Spark event logs, and tables of tasks."""
 
 import shlex
 from dataclasses import replace
@@ -22,7 +22,6 @@ KINDS = (
         lambda sample: sample.has("task") and bool(sample.columns & {"inputs", "outputs"}),
         "takeup.caching.file_kinds:answer_tasks",
     ),
-    FileKind("a trace of requests for keys", lambda sample: sample.has("key"), "takeup.caching.file_kinds:answer_keys"),
 )
 
 
@@ -90,21 +89,3 @@ def answer_tasks(path: Path, *, quiet: bool) -> Answer:
     verdict = f"The shortest time compared with lru is {best['ratio']:.2f}, with {best['policy']}."
     command = f"takeup caching compare lru,lerc,dag --trace {shlex.quote(str(path))} --capacity 20%,40%,60%,80%"
     return Answer(report, (*sentences, verdict), command)
-
-
-def answer_keys(path: Path, *, quiet: bool) -> Answer:
-    """LRU compared with the policies for request streams at two sizes of the cache."""
-    from takeup.caching.experiment import CachingScenario, run
-
-    policies, sizes = ("lru", "sieve", "s3fifo"), ("1%", "10%")
-    report = run(CachingScenario(verb="compare", policies=policies, capacities=sizes, trace=str(path)), quiet=quiet)
-    rows = rows_of(report)
-    groups = [rows[place : place + len(policies)] for place in range(0, len(rows), len(policies))]
-    sentences = [
-        f"A cache of {size} of the keys answers {group[0]['hits']:.1%} of the requests with lru, "
-        f"{group[1]['hits']:.1%} with sieve and {group[2]['hits']:.1%} with s3fifo."
-        for size, group in zip(("1 %", "10 %"), groups, strict=True)
-    ]
-    verdict = max(zip(*groups, strict=True), key=lambda pair: sum(float(row["hits"]) for row in pair))[0]["policy"]
-    command = f"takeup caching compare lru,sieve,s3fifo --trace {shlex.quote(str(path))} --capacity 1%,5%,20%"
-    return Answer(report, (*sentences, f"Over both sizes {verdict} has the most hits."), command)

@@ -218,7 +218,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("full_disk")
-@pytest.mark.parametrize("policy", ["lru", "sieve", "s3fifo", "gdsf", "lerc"])
+@pytest.mark.parametrize("policy", ["lru", "fifo", "spark", "lerc"])
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
     store = make_store(tmp_path, 2, policy)
     store.put("a", b"1")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from benchmarks.support.key_traces import write_oracle_general
 from takeup.caching.traces import read_trace
 from takeup.errors import BadTrace
 
@@ -26,21 +24,6 @@ def test_a_table_with_a_column_task_is_a_job_graph(tmp_path: Path, name: str) ->
     data, notes = read_trace(written(tmp_path / name, TASKS))
 
     assert (data.num_tasks, data.num_accesses, data.working_set_bytes, notes) == (2, 1, 5, ())
-
-
-@pytest.mark.parametrize("name", ["keys.csv", "keys.csv.gz", "KEYS.CSV"])
-def test_any_other_table_is_a_key_trace(tmp_path: Path, name: str) -> None:
-    data, notes = read_trace(written(tmp_path / name, "key\nx\ny\nx\n"))
-
-    assert (data.input_blocks.tolist(), notes) == ([0, 1, 0], ())
-
-
-@pytest.mark.parametrize("name", ["t.oracleGeneral", "t.oracleGeneral.gz", "t.bin", "t.bin.gz", "t.oraclegeneral"])
-def test_records_are_a_key_trace(tmp_path: Path, name: str) -> None:
-    write_oracle_general(tmp_path / name, np.array([0, 1, 0]), np.array([5, 7, 5]))
-    data, notes = read_trace(tmp_path / name)
-
-    assert (data.input_blocks.tolist(), data.block_bytes.tolist(), notes) == ([0, 1, 0], [5, 7], ())
 
 
 @pytest.mark.parametrize(("name", "version"), [("zip.eventlog", "4.3.0"), ("pagerank-3.5.eventlog.gz", "3.5.9")])
@@ -65,7 +48,7 @@ def test_a_file_that_is_nothing_of_the_kind_is_said(tmp_path: Path) -> None:
         read_trace(written(tmp_path / "letter.txt", "Dear all,\nhere is the trace.\n"))
 
 
-@pytest.mark.parametrize("name", ["none.csv", "none.oracleGeneral", "none"])
+@pytest.mark.parametrize("name", ["none.csv", "none"])
 def test_a_file_that_is_not_there_is_said(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadTrace, match=name):
         read_trace(tmp_path / name)

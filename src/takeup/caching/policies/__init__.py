@@ -5,14 +5,10 @@ from functools import partial
 from takeup.caching.contract import PolicySpec
 from takeup.caching.policies.belady import FurthestNextUse
 from takeup.caching.policies.dag import DagValue
-from takeup.caching.policies.gdsf import GreedyDualSizeFrequency
 from takeup.caching.policies.lerc import LeastEffectiveReferenceCount
-from takeup.caching.policies.lfu import LeastFrequentlyUsed
 from takeup.caching.policies.lrc import LeastReferenceCount
 from takeup.caching.policies.lru import FirstInFirstOut, LeastRecentlyUsed, SparkEviction
 from takeup.caching.policies.mrd import MostReferenceDistance
-from takeup.caching.policies.s3fifo import S3Fifo
-from takeup.caching.policies.sieve import Sieve
 from takeup.core import plugins
 from takeup.errors import BadInput
 
@@ -20,10 +16,6 @@ POLICIES: dict[str, PolicySpec] = {
     "lru": PolicySpec("lru", LeastRecentlyUsed),
     "spark": PolicySpec("spark", SparkEviction),
     "fifo": PolicySpec("fifo", FirstInFirstOut),
-    "lfu": PolicySpec("lfu", LeastFrequentlyUsed),
-    "sieve": PolicySpec("sieve", Sieve),
-    "s3fifo": PolicySpec("s3fifo", S3Fifo),
-    "gdsf": PolicySpec("gdsf", GreedyDualSizeFrequency),
     "lrc": PolicySpec("lrc", LeastReferenceCount, uses_table=True),
     "lerc": PolicySpec("lerc", LeastEffectiveReferenceCount, uses_table=True),
     "mrd": PolicySpec("mrd", MostReferenceDistance, uses_table=True),

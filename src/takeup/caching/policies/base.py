@@ -1,17 +1,16 @@
-"""Base classes of the policies: those that order blocks by a rank, and those that keep queues."""
+"""Base of the policies: they order blocks by a rank; the lowest is evicted first, ties by least recent use.
+
+Admission (optional). Without it, an incoming block is always admitted if enough unpinned bytes can be evicted. With
+it, only blocks of *strictly lower* rank and blocks without a known reader may be evicted for it; if these are not
+enough, it is refused and nothing is evicted. Between jobs no block has a known reader: then recency decides, and
+Spark's rule that a block never evicts its siblings, which stops a scan from evicting itself.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
 
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import AdmissionDecision, BlockId, Evict
-
-# Base of the policies that order blocks by a rank: the lowest rank is evicted first, ties by least recent use ---------
-#
-# Admission (optional). Without it, an incoming block is always admitted if enough unpinned bytes can be evicted. With
-# it, only blocks of *strictly lower* rank and blocks without a known reader may be evicted for it; if these are not
-# enough, it is refused and nothing is evicted. Between jobs no block has a known reader: then recency decides, and
-# Spark's rule that a block never evicts its siblings, which stops a scan from evicting itself.
 
 Rank = tuple[float, ...]
 
@@ -79,45 +78,3 @@ class RankedPolicy(ABC):
     def _touch(self, block: BlockId) -> None:
         self._now += 1
         self.last_used[block] = self._now
-
-
-# Base of the policies that keep queues: take victims one by one until the block fits, or refuse beforehand ------------
-#
-# A victim is removed from the queues as soon as it is chosen, so that the next choice does not see it; when the engine
-# then reports it `removed`, there is nothing left to do.
-
-
-class QueuePolicy(ABC):
-    """A policy defined by its queues and by which block they evict next."""
-
-    def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
-        self.table = table
-        self.capacity_bytes = capacity_bytes
-        self.size_bytes: dict[BlockId, int] = {}
-
-    @abstractmethod
-    def next_victim(self, pinned: Container[BlockId]) -> Evict:
-        """The block to evict next, never a pinned one. There is at least one that is not pinned."""
-
-    @abstractmethod
-    def stored(self, block: BlockId, size_bytes: int) -> None: ...
-
-    @abstractmethod
-    def read(self, block: BlockId) -> None: ...
-
-    @abstractmethod
-    def removed(self, block: BlockId) -> None: ...
-
-    def make_room(
-        self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]
-    ) -> AdmissionDecision:
-        movable_bytes = sum(size for stored, size in self.size_bytes.items() if stored not in pinned)
-        if free_bytes + movable_bytes < size_bytes:
-            return AdmissionDecision((), admit=False, reason="does not fit")
-        chosen: list[Evict] = []
-        while free_bytes < size_bytes:
-            victim = self.next_victim(pinned)
-            free_bytes += self.size_bytes[victim.block]
-            self.removed(victim.block)
-            chosen.append(victim)
-        return AdmissionDecision(tuple(chosen), admit=True)
