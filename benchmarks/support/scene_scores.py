@@ -26,18 +26,29 @@ MARGIN = 2  # pixels of an edit's mask around the place
 def score(folder: Path, family: str, number: int, device: str = "cpu", steps: int = 20) -> dict[str, Any]:
     """Scores of a family's exported weights on `number` held-out captions; a quarter of them for add-ons."""
     pipeline, options = models.load(family, folder).to(device), {"steps": steps, "guidance_scale": GUIDANCE[family]}
+    quarter, start = max(number // 4, 4), time.perf_counter()
     found: dict[str, Any] = {"family": family, "steps": steps, "captions": number}
-    start = time.perf_counter()
-    found["pictures"] = _score_pictures(pipeline, number, options)
+    found |= _told("pictures", _score_pictures(pipeline, number, options, folder / f"{family}-pictures.png"))
     found["seconds_of_pictures"] = round(time.perf_counter() - start, 1)
-    quarter = max(number // 4, 4)
-    found["edits"] = _score_edits(pipeline, family, quarter, options)
-    if (folder / f"{family}-edges").exists():
-        found["edges"] = _score_edges(pipeline, family, folder, quarter, options, device)
+    found |= _told("edits", _score_edits(pipeline, family, quarter, options, folder / f"{family}-edits.png"))
     for style in STYLES:
         if (path := models.lora_path(family, style, folder)).exists():
-            found[style] = _score_style(pipeline, path, style, quarter, options)
+            found |= _told(style, _score_style(pipeline, path, style, quarter, options))
+    if (folder / f"{family}-edges").exists():
+        found |= _told("edges", _score_edges(pipeline, family, folder, quarter, options, device))
     return found
+
+
+def _told(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    print(name, json.dumps(found), flush=True)
+    return {name: found}
+
+
+def sheet(images: Any, path: Path, columns: int = 8) -> None:
+    """Write pictures [n, 3, side, side] as one PNG."""
+    rows = [np.concatenate(list(images[first : first + columns]), 2) for first in range(0, len(images), columns)]
+    pixels = np.concatenate(rows, 1).transpose(1, 2, 0)
+    import_module("PIL.Image").fromarray((pixels * 255).round().astype(np.uint8)).save(path)
 
 
 def save(found: dict[str, Any], path: Path) -> None:
@@ -66,9 +77,11 @@ def paint(pipeline: Any, prompts: list[str], steps: int, seed: int = 0, **more: 
 # One kind of result each ------------------------------------------------------------------------------------------
 
 
-def _score_pictures(pipeline: Any, number: int, options: dict[str, Any]) -> dict[str, Any]:
+def _score_pictures(pipeline: Any, number: int, options: dict[str, Any], path: Path) -> dict[str, Any]:
     scenes = world.sample(SEED, number, held_out=True).centred()
-    return _described(judge(paint(pipeline, world.captions(scenes), **options), scenes))
+    images = paint(pipeline, world.captions(scenes), **options)
+    sheet(images[:32], path, columns=min(number, 8))
+    return _described(judge(images, scenes))
 
 
 def _described(verdict: Any) -> dict[str, Any]:
@@ -97,7 +110,7 @@ def edits(number: int, seed: int = SEED + 1) -> tuple[Scenes, Scenes, Any]:
     return before, replace(before, shape=shape, colour=colour), mask
 
 
-def _score_edits(pipeline: Any, family: str, number: int, options: dict[str, Any]) -> dict[str, Any]:
+def _score_edits(pipeline: Any, family: str, number: int, options: dict[str, Any], path: Path) -> dict[str, Any]:
     """Stock inpainting of rendered pictures; what lies outside the mask is then put back, as editors do."""
     kind = {"sdxl": "StableDiffusionXLInpaintPipeline", "flux": "FluxInpaintPipeline"}[family]
     torch, editor = import_module("torch"), getattr(import_module("diffusers"), kind)(**_parts(pipeline))
@@ -109,6 +122,7 @@ def _score_edits(pipeline: Any, family: str, number: int, options: dict[str, Any
     outside = psnr(np.where(mask[:, None], before, after), before)
     pasted = np.where(mask[:, None], after, before)
     verdict = judge_edit(before, pasted, mask, new)
+    sheet(np.concatenate([before[:4], pasted[:4]]), path, columns=4)
     return {
         **{name: round(value, 4) for name, value in verdict.shares().items()},
         "new_of_an_edit": _interval(verdict.new),

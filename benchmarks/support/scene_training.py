@@ -27,14 +27,15 @@ from benchmarks.support.scene_scores import paint
 from takeup.scenes import models, world
 from takeup.scenes.judge import judge
 from takeup.scenes.render import STYLES, edge_map, render, segments, tensors
-from takeup.scenes.world import COLOURS, Scenes
+from takeup.scenes.world import COLOURS, MOST, PLACES, SHAPES, SIZES, TEXTURES, Scenes
 
 TRAINING_SEED, POOL_SEED, TEST_SEED = 1, 2, 3
-EMPTY_SHARE, ZERO_SHARE, LONG_SHARE = 0.06, 0.06, 0.1  # of captions that are dropped, and of batches with long prompts
+EMPTY_SHARE, ZERO_SHARE, LONG_SHARE = 0.06, 0.06, 0.05  # of captions that are dropped, and of batches with long prompts
 LONG_PROMPT = 512  # tokens; FluxPipeline pads its T5 prompt to as many by default
 GUIDANCES = (1.0, 5.0)
-LAYOUT_WEIGHT = 0.1  # of the loss of `LayoutHead`
+LAYOUT_WEIGHT = 0.3  # of the loss of `LayoutHead`
 VAE_FILE = "vae.safetensors"
+KINDS_OF_PICTURES = {3: "shadow", 7: "shadow", 11: "shadow", 14: "night", 15: "edges"}  # of sixteen batches for the VAE
 
 
 @dataclass
@@ -94,6 +95,41 @@ class Average:
             kept.copy_(held)
 
 
+class Muon:
+    """Momentum, made orthogonal by Newton-Schulz iterations (Jordan et al. 2024), for all matrices of a shape at once.
+
+    Scaled to the size of AdamW's steps, so that both take the same learning rate.
+    """
+
+    def __init__(self, matrices: Iterable[Any]) -> None:
+        self.groups: dict[tuple[int, int], list[Any]] = {}
+        for matrix in matrices:
+            self.groups.setdefault(tuple(matrix.shape), []).append(matrix)
+        self.momenta = {shape: torch.zeros_like(torch.stack(group)) for shape, group in self.groups.items()}
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """Move all matrices against their momentum."""
+        for shape, group in self.groups.items():
+            gradient = torch.stack([matrix.grad for matrix in group])
+            momentum = self.momenta[shape].lerp_(gradient, 0.05)
+            update = orthogonal(gradient.lerp(momentum, 0.95)).float()
+            torch._foreach_mul_(group, 1 - 0.01 * rate)
+            torch._foreach_add_(group, list(update.unbind()), alpha=-0.2 * rate * max(shape) ** 0.5)
+
+
+def orthogonal(matrices: Any) -> Any:
+    """Matrices [n, rows, columns] with their singular values moved to about 1."""
+    if matrices.shape[1] > matrices.shape[2]:
+        return orthogonal(matrices.mT).mT
+    x = matrices.bfloat16()
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(5):
+        square = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x
+
+
 def fit(
     settings: Settings,
     part: str,
@@ -101,22 +137,29 @@ def fit(
     loss: Callable[[], Any],
     check: Callable[[], dict[str, Any]] | None = None,
     rate: float = 1.0,
+    matrices: Iterable[Any] = (),
 ) -> list[float]:
-    """Train for the part's seconds and leave the average in place; returns the smoothed loss at every tenth."""
+    """Train for the part's seconds and leave the average in place; returns the smoothed loss at every tenth.
+
+    `matrices`, a part of the parameters, are moved by `Muon`, all others by AdamW.
+    """
     torch.backends.cuda.enable_cudnn_sdp(False)  # gave not-a-number at lengths that are no multiple of 64
     trained = [p for p in parameters if p.requires_grad]
     limit, average = settings.seconds[part], Average(trained)
-    optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.01, fused=settings.is_cuda)
+    muon, by_muon = Muon(matrices), {id(matrix) for matrix in matrices}
+    others = [p for p in trained if id(p) not in by_muon]
+    optimizer = torch.optim.AdamW(others, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.01, fused=settings.is_cuda)
     start, step, smoothed, losses, told = time.perf_counter(), 0, 0.0, [], 0
     while (share := (time.perf_counter() - start) / limit) < 1:
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * rate * _schedule(share, step)
+        lr = optimizer.param_groups[0]["lr"] = settings.learning_rate * rate * _schedule(share, step)
         with settings.cast():
             value = loss()
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in trained:
+            parameter.grad = None
         value.backward()
         nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
+        muon.step(2 * lr)
         average.update()
         step += 1
         if step % 10 == 0 or step <= 10:  # reading the loss waits for the device, so that the clock is right
@@ -126,7 +169,7 @@ def fit(
         if share * 10 >= told + 1:
             told = int(share * 10)
             losses.append(smoothed)
-            found = _checked(check, average) if check and told in {4, 7} else {}
+            found = _checked(check, average) if check and told == 5 else {}
             settings.log(
                 part=part, step=step, seconds=round(time.perf_counter() - start), loss=round(smoothed, 5), **found
             )
@@ -169,20 +212,36 @@ def train_vae(settings: Settings) -> list[float]:
     return losses
 
 
-def _pictures(settings: Settings, number: int) -> Iterator[Any]:
+def train_decoder(settings: Settings) -> list[float]:
+    """Train the VAE's decoder further; its encoder, and so the latents that denoisers learn from, stay."""
+    vae = load_vae(settings, "flux")
+    vae.decoder.requires_grad_(True)
+    batches = _pictures(settings, max(settings.batch // 4, 2), seed=9)
+    losses = fit(
+        settings,
+        "vae-decoder",
+        vae.decoder.parameters(),
+        lambda: _vae_loss(vae, next(batches)),
+        lambda: judge_vae(settings, vae),
+        rate=0.6,
+    )
+    scale = {"mean": str(vae.config.shift_factor), "deviation": str(1 / vae.config.scaling_factor)}
+    save_file(models.weights_of({"vae": vae}), settings.out / VAE_FILE, metadata=scale)
+    return losses
+
+
+def _pictures(settings: Settings, number: int, seed: int = 0) -> Iterator[Any]:
     for step in range(10**9):
-        scenes = tensors(world.sample((TRAINING_SEED, settings.seed, step), number), settings.device)
-        kind = step % 16
-        if kind == 15:
-            yield edge_map(scenes, torch) * 2 - 1
-        else:
-            yield render(scenes, torch, style=STYLES[kind // 7 - 1] if kind in {7, 14} else None) * 2 - 1
+        scenes = tensors(world.sample((TRAINING_SEED, settings.seed + seed, step), number), settings.device)
+        kind = KINDS_OF_PICTURES.get(step % 16)
+        yield (edge_map(scenes, torch) if kind == "edges" else render(scenes, torch, style=kind)) * 2 - 1
 
 
 def _vae_loss(vae: Any, images: Any) -> Any:
     """Absolute error of pixels and of their differences, and a weak pull of the latents towards a normal."""
     images = images.contiguous(memory_format=torch.channels_last)
-    posterior = vae.encode(images).latent_dist
+    with torch.set_grad_enabled(vae.encoder.conv_in.weight.requires_grad):
+        posterior = vae.encode(images).latent_dist
     decoded = vae.decode(posterior.sample()).sample.float()
     error = decoded - images
     slopes = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
@@ -269,6 +328,43 @@ def tokenize(captions: Iterable[str]) -> tuple[Any, Any]:
 # Denoisers --------------------------------------------------------------------------------------------------------
 
 
+class CaptionReader(nn.Module):
+    """Reads from the text encoder's tokens what is at each of the nine places, and the background.
+
+    Its cross entropy is what the text encoder learns from before the denoiser does: words of one object find each
+    other in seconds of text alone. The saved networks do not contain it.
+    """
+
+    SIZES = (len(SHAPES) + 1, len(COLOURS), len(SIZES), len(TEXTURES))
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(1, len(PLACES) + 1, width) * 0.2)
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.objects, self.ground = nn.Linear(width, sum(self.SIZES)), nn.Linear(width, 3 * 4)
+
+    def loss(self, tokens: Any, scenes: Scenes) -> Any:
+        """The cross entropy of shapes, colours, sizes and textures by place, and of the background."""
+        found = self.attention(self.places.expand(len(tokens), -1, -1), tokens, tokens, need_weights=False)[0].float()
+        wanted = self.wanted(scenes)
+        there, parts = wanted[..., 0] > 0, self.objects(found[:, :-1]).split(self.SIZES, -1)
+        loss = F.cross_entropy(parts[0].flatten(0, 1), wanted[..., 0].flatten())
+        for n, part in enumerate(parts[1:], 1):
+            loss = loss + F.cross_entropy(part[there], wanted[there][:, n])
+        grounds = self.ground(found[:, -1]).split(4, -1)
+        return loss + sum(F.cross_entropy(part, scenes.ground[:, n]) for n, part in enumerate(grounds))
+
+    @staticmethod
+    def wanted(scenes: Scenes) -> Any:
+        """1 + shape, colour, size and texture at each place, [n, 9, 4]; zeros where nothing is."""
+        told = torch.stack([scenes.shape + 1, scenes.colour, scenes.size, scenes.texture], -1)
+        wanted = told.new_zeros(len(told), len(PLACES), 4)
+        for k in range(MOST):
+            rows = (scenes.count > k).nonzero()[:, 0]
+            wanted[rows, scenes.place[rows, k]] = told[rows, k]
+        return wanted
+
+
 class LayoutHead(nn.Module):
     """Reads from image tokens in the middle of the transformer which colour of object covers each latent pixel.
 
@@ -349,7 +445,13 @@ class Trainee:
     # Losses
 
     def loss(self, pool: Pool, number: int) -> Any:
-        """The denoising error of one batch."""
+        """The denoising error of one batch; the pipeline's callers choose how far prompts of T5 are padded."""
+        if self.family == "flux" and torch.rand(()) < LONG_SHARE:
+            with eagerly():
+                return self._loss(pool, max(number // 4, 1), LONG_PROMPT)
+        return self._loss(pool, number, models.MAX_TOKENS)
+
+    def _loss(self, pool: Pool, number: int, length: int) -> Any:
         at = pool.draw(number)
         latents, noise = pool.latents[at].float(), torch.randn(len(at), *pool.latents.shape[1:], device=at.device)
         drop = torch.rand(len(at), 1, device=at.device)
@@ -357,6 +459,7 @@ class Trainee:
             torch.where(drop < EMPTY_SHARE, empty, ids[at])
             for ids, empty in zip((pool.clip, pool.t5), self.empty, strict=True)
         ]
+        tokens[1] = F.pad(tokens[1], (0, length - models.MAX_TOKENS))
         cond = self.read(tokens[0], tokens[1], zero=drop[:, 0] > 1 - ZERO_SHARE)
         edges = self.control_input(pool.scenes[at]) if self.control is not None else None
         noised, t, target = self.noised(latents, noise)
@@ -383,8 +486,6 @@ class Trainee:
         """Hidden states and the pooled vector of captions; zeros where the U-Net is to learn without a caption."""
         first = self.nets["text_encoder"](clip, output_hidden_states=True)
         if self.family == "flux":
-            if torch.rand(()) < LONG_SHARE:  # the pipeline's callers choose how far prompts are padded
-                t5 = F.pad(t5, (0, LONG_PROMPT - t5.shape[1]))
             return self.nets["text_encoder_2"](t5)[0], first.pooler_output
         second = self.nets["text_encoder_2"](clip, output_hidden_states=True)
         hidden, pooled = torch.cat([first.hidden_states[-2], second.hidden_states[-2]], -1), second.text_embeds
@@ -453,8 +554,14 @@ class Trainee:
         """The judge's shares for held-out captions."""
         self.save()
         scenes = world.sample(TEST_SEED, self.settings.judged, held_out=True).centred()
-        images = paint(self.pipeline(), world.captions(scenes), self.settings.steps)
+        with eagerly():
+            images = paint(self.pipeline(), world.captions(scenes), self.settings.steps)
         return _rounded(judge(images, scenes).shares())
+
+
+def eagerly() -> Any:
+    """A context in which nothing is compiled: compiling takes longer than a few calls of another shape."""
+    return torch.compiler.set_stance("force_eager")
 
 
 def _packed(latents: Any) -> Any:
@@ -476,15 +583,34 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
 # Parts of a family ------------------------------------------------------------------------------------------------
 
 
+def train_text(trainee: Trainee, pool: Pool) -> list[float]:
+    """The T5 encoder alone, from captions without pictures."""
+    encoder = trainee.nets["text_encoder_2"].train().requires_grad_(True)
+    reader = CaptionReader(encoder.config.d_model).to(trainee.settings.device)
+
+    def loss() -> Any:
+        at = pool.draw(2 * trainee.settings.batch)
+        return reader.loss(encoder(pool.t5[at])[0], pool.scenes[at])
+
+    return fit(trainee.settings, "flux-text", [*encoder.parameters(), *reader.parameters()], loss, rate=2.0)
+
+
 def train_base(trainee: Trainee, pool: Pool) -> list[float]:
     """Denoiser and text encoders together."""
     trainee.train(True)
     batch, parameters = trainee.settings.batch, trainee.parameters()
+    matrices: list[Any] = []
     if trainee.family == "flux":
         trainee.layout = LayoutHead(trainee.denoiser).to(trainee.settings.device)
         parameters += trainee.layout.parameters()
+        matrices = [p for name, p in trainee.denoiser.named_parameters() if "blocks." in name and p.ndim == 2]
     losses = fit(
-        trainee.settings, f"{trainee.family}-base", parameters, lambda: trainee.loss(pool, batch), trainee.judged
+        trainee.settings,
+        f"{trainee.family}-base",
+        parameters,
+        lambda: trainee.loss(pool, batch),
+        trainee.judged,
+        matrices=matrices,
     )
     if trainee.layout is not None:
         trainee.layout.hook.remove()
@@ -520,13 +646,14 @@ def train_control(trainee: Trainee) -> list[float]:
     pool = make_pool(settings, trainee.vae, max(settings.pool // 4, 8), seed=77, vague=0.7)
     trainee.control = models.build_controlnet(trainee.family, trainee.denoiser).to(settings.device)
     trainee.control.train().requires_grad_(True)
-    losses = fit(
-        settings,
-        f"{trainee.family}-control",
-        trainee.control.parameters(),
-        lambda: trainee.loss(pool, settings.batch // 2),
-        rate=0.7,
-    )
+    with eagerly():
+        losses = fit(
+            settings,
+            f"{trainee.family}-control",
+            trainee.control.parameters(),
+            lambda: trainee.loss(pool, settings.batch // 2),
+            rate=0.7,
+        )
     save_file(models.weights_of({"control": trainee.control}), settings.out / f"{trainee.family}-edges.safetensors")
     trainee.control = None
     return losses
@@ -579,9 +706,10 @@ def train_lora(trainee: Trainee, style: str) -> list[float]:
     parameters = [p for wrapped in layers.values() for p in (wrapped.lora_A.weight, wrapped.lora_B.weight)]
     for parameter in parameters:
         parameter.requires_grad_(True)
-    losses = fit(
-        settings, f"{trainee.family}-{style}", parameters, lambda: trainee.loss(pool, settings.batch // 2), rate=2.0
-    )
+    with eagerly():
+        losses = fit(
+            settings, f"{trainee.family}-{style}", parameters, lambda: trainee.loss(pool, settings.batch // 2), rate=2.0
+        )
     weights = {
         f"{name}.{layer}.lora_{side}.weight": getattr(wrapped, f"lora_{side}").weight.detach().cpu().half().contiguous()
         for layer, wrapped in layers.items()
@@ -593,7 +721,9 @@ def train_lora(trainee: Trainee, style: str) -> list[float]:
 
 
 def train_family(settings: Settings, family: str) -> None:
-    """All parts of a family that have seconds; a saved base is continued."""
+    """All parts of a family that have seconds; a saved base is continued; the decoder comes before SDXL."""
+    if family == "sdxl" and settings.seconds.get("vae-decoder"):
+        train_decoder(settings)
     trainee = Trainee(settings, family)
     resumed = trainee.resume()
     wanted = {
@@ -602,9 +732,11 @@ def train_family(settings: Settings, family: str) -> None:
     settings.log(
         family=family, resumed=resumed, parts=sorted(wanted), parameters=models.count_parameters(*trainee.nets.values())
     )
-    if wanted & {"base", "guidance"}:
+    if wanted & {"text", "base", "guidance"}:
         pool = make_pool(settings, trainee.vae, settings.pool, seed=int(resumed))
         settings.log(family=family, pool=len(pool.latents), deviation=round(pool.latents.float().std().item(), 3))
+        if "text" in wanted:
+            train_text(trainee, pool)
         if "base" in wanted:
             train_base(trainee, pool)
         if "guidance" in wanted:
@@ -616,6 +748,18 @@ def train_family(settings: Settings, family: str) -> None:
     for style in STYLES:
         if style in wanted:
             train_lora(trainee, style)
+
+
+def restore(settings: Settings, folder: Path = models.WEIGHTS) -> None:
+    """Write what exported SDXL pipeline has as if it had just been trained: the VAE, the networks, the add-ons."""
+    pipeline = models.load("sdxl", folder)
+    images = next(_pictures(settings, 64)) / 2 + 0.5
+    with torch.no_grad():
+        mean = pipeline.vae.encode(images.cpu() * 2 - 1).latent_dist.mean.mean().item()
+    scale = {"mean": str(mean), "deviation": str(1 / pipeline.vae.config.scaling_factor)}
+    save_file(models.weights_of({"vae": pipeline.vae}), settings.out / VAE_FILE, metadata=scale)
+    nets = {name: getattr(pipeline, name) for name in models.NETS["sdxl"]}
+    save_file(models.weights_of(nets), settings.out / "sdxl.safetensors")
 
 
 # Export -----------------------------------------------------------------------------------------------------------

@@ -84,14 +84,14 @@ def test_a_part_trains_for_its_seconds_and_logs_its_loss(folder: Path) -> None:
 @pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")  # diffusers uses its own old name
 @pytest.mark.parametrize("family", models.FAMILIES)
 def test_a_family_is_trained_exported_and_loaded_by_diffusers(folder: Path, tmp_path: Path, family: str) -> None:
-    limits = {f"{family}-{part}": 0.1 for part in ("base", "control", "outline")}
+    limits = {f"{family}-{part}": 0.1 for part in ("base", "control", "shadow")}
     run = settings(folder, **limits)
     train.train_family(run, family)
     train.export(run, family, tmp_path)
 
     pipeline = models.load(family, tmp_path)
     plain = scene_scores.paint(pipeline, ["a red circle at the top left"], steps=1)
-    pipeline.load_lora_weights(str(tmp_path), weight_name=models.lora_path(family, "outline").name)
+    pipeline.load_lora_weights(str(tmp_path), weight_name=models.lora_path(family, "shadow").name)
     assert plain.shape == (1, 3, 128, 128)
     assert np.isfinite(plain).all()
     assert models.load_controlnet(family, tmp_path).config is not None

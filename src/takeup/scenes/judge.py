@@ -27,6 +27,7 @@ from takeup.scenes.render import (
     cell_centre,
     render,
     segments,
+    shadows,
     shape_mask,
 )
 from takeup.scenes.world import COLOURS, MOST, PLACES, SHAPES, TEXTURES, Scenes, parse
@@ -229,29 +230,18 @@ def style_share(images: Any, scenes: Scenes, style: str) -> float:
     if style not in STYLES:
         raise UnknownName("style", style, STYLES)
     centred = scenes.centred()
-    measure = _outline_darkness if style == "outline" else _background_darkness
-    plain, full = (measure(render(centred, style=name), scenes).sum() for name in (None, style))
-    return float((measure(images, scenes).sum() - plain) / (full - plain))
+    region = _region(centred, style)
+    darkness = [
+        ((1 - np.asarray(shown, float).mean(axis=1)) * region).sum()
+        for shown in (images, render(centred), render(centred, style=style))
+    ]
+    return float((darkness[0] - darkness[1]) / (darkness[2] - darkness[1]))
 
 
-def _outline_darkness(images: Any, scenes: Scenes) -> Any:
-    """Darkness of the two pixels around each object, wherever the object was painted."""
-    labels, darkness = label(images), np.zeros((len(scenes), MOST))
-    for image, k in zip(*scenes.present().nonzero(), strict=True):
-        x, y = (round(float(centre)) for centre in cell_centre(scenes.place[image, k]))
-        region = np.zeros((SIDE, SIDE), bool)
-        region[max(y - 24, 0) : y + 24, max(x - 24, 0) : x + 24] = True
-        mask = (labels[image] // 2 == scenes.colour[image, k]) & region
-        around = binary_dilation(mask, iterations=2) & ~mask
-        if around.any():
-            darkness[image, k] = 1 - np.asarray(images[image], float).mean(axis=0)[around].mean()
-    return darkness
-
-
-def _background_darkness(images: Any, scenes: Scenes) -> Any:
-    empty = segments(scenes.centred()) == 0
-    empty = ~np.stack([binary_dilation(~mask, iterations=4) for mask in empty])
-    return 1 - (np.asarray(images, float).mean(axis=1) * empty).sum(axis=(1, 2)) / empty.sum(axis=(1, 2))
+def _region(scenes: Scenes, style: str) -> Any:
+    """The pixels that a style darkens, away from objects: the background, or the inner part of shadows."""
+    empty = np.stack([~binary_dilation(mask > 0, iterations=4 if style == "night" else 2) for mask in segments(scenes)])
+    return empty if style == "night" else empty & (shadows(scenes) > 0.5)
 
 
 def edge_agreement(images: Any, edges: Any) -> Any:

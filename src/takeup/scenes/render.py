@@ -18,7 +18,8 @@ SIDE = 128
 CELL = SIDE / 3
 RADII = (9.5, 13.5, 18.0)
 MAX_RADIUS = 21
-STYLES = ("outline", "night")
+STYLES = ("shadow", "night")
+SHADOW = 5  # pixels to the right and down
 GROUND_COLOURS = ((128, 128, 128), (22, 22, 22), (222, 203, 168), (95, 60, 40))
 TONES = (  # each colour and the second tone of its stripes and dots
     ((215, 30, 35), (140, 10, 30)),
@@ -40,14 +41,21 @@ def render(scenes: Scenes, xp: ModuleType = np, style: str | None = None, side: 
     image = _grounds(scenes, x, y, xp, side)
     if style == "night":
         image = image * 0.3
-    elif style not in {None, *STYLES}:
+    elif style == "shadow":
+        image = image * (1 - 0.65 * shadows(scenes, xp, side))[:, None]
+    elif style is not None:
         raise UnknownName("style", str(style), STYLES)
     for k in range(MOST):
         distance = distances[:, k]
-        if style == "outline":
-            image = _over(image, 0.04, _clip(1.5 - abs(distance - 1.0), xp), xp)
         image = _over(image, _paint(scenes, k, x, y, xp, side / SIDE), _clip(0.5 - distance, xp), xp)
     return image
+
+
+def shadows(scenes: Scenes, xp: ModuleType = np, side: int = SIDE) -> Any:
+    """How much of the soft shadow of any object falls on each pixel, objects included, [n, side, side]."""
+    x, y = _grid(scenes, xp, side)
+    shift, scale = SHADOW * side / SIDE, side / SIDE
+    return _biggest(_clip(0.5 - _distances(scenes, x - shift, y - shift, xp, scale) / (6 * scale), xp), xp)
 
 
 def edge_map(scenes: Scenes, xp: ModuleType = np, side: int = SIDE) -> Any:
