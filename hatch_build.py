@@ -10,9 +10,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 CHECK = """
 import sys
-sys.path.insert(0, "src")
-from takeup.caching.engines.spark.plugin_jar import SHIPPED_JAR, build_jar, is_current
-is_current(SHIPPED_JAR) or build_jar(SHIPPED_JAR)
+sys.path[:0] = [".", "src"]
+from native.spark.jar import JAR, build_jar, is_current
+is_current(JAR) or build_jar(JAR)
 """
 
 

@@ -89,12 +89,12 @@ def cluster(data_bytes: int) -> Iterator[Any]:
         yield client
 
 
-def measure(workload: str, policy: str, **options: Any) -> Cell:
+def measure(workload: str, policy: str) -> Cell:
     """One run on a new cluster, from loading the data to the answer."""
     run, data_bytes = WORKLOADS[workload]
     with cluster(data_bytes) as client:
         if policy != "stock":
-            install(client, policy, **options)
+            install(client, policy)
         before, began_s = client.run(_usage), time.perf_counter()
         answer = run(client)
         wall_s, after = time.perf_counter() - began_s, client.run(_usage)
@@ -115,7 +115,7 @@ def measure_all(given: argparse.Namespace) -> Cells:
         for workload in workloads:
             is_odd = len(cells.get((workload, "stock"), ())) % 2
             for policy in policies[:: -1 if is_odd else 1]:
-                cell = measure(workload, policy, **({} if policy == "stock" else options_of(given)))
+                cell = measure(workload, policy)
                 cells.setdefault((workload, policy), []).append(cell)
                 print(f"round {number + 1}: {workload} {policy} {cell}", file=sys.stderr, flush=True)
         save(given.keep, cells)
@@ -133,11 +133,6 @@ def save(path: Path | None, cells: Cells) -> None:
     if path is not None:
         rows = [(workload, policy, [asdict(cell) for cell in found]) for (workload, policy), found in cells.items()]
         write_atomically(path, json.dumps(rows))
-
-
-def options_of(given: argparse.Namespace) -> dict[str, Any]:
-    """Of the plug-in."""
-    return {"prefetch": True} if given.prefetch else {}
 
 
 def ratio(cells: Cells, workload: str, policy: str, name: str) -> float:
@@ -214,7 +209,6 @@ def report_of(cells: Cells, given: argparse.Namespace) -> Report:
         scenario={
             "workers": f"{NUM_WORKERS} processes x 1 thread",
             "memory": f"{MEMORY_SHARE:.0%} of the data",
-            "options": str(options_of(given)),
             "versions": versions(["dask", "distributed", "zict", "numpy", "pandas"]),
         },
         seed=SEED,
@@ -235,7 +229,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often everything runs; 0 reports what is kept")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="keep the rounds there, and add to those kept")
     parser.add_argument("--note", default="", help="what else ran on the machine; goes into the report")
-    parser.add_argument("--prefetch", action="store_true")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
     given = parser.parse_args(argv)
     cells = measure_all(given)

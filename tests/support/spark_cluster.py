@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from takeup.caching.engines.spark.plugin_jar import spark_jars
+from native.spark.jar import spark_jars
 from takeup.errors import MissingEngine
 
 _MASTER = "org.apache.spark.deploy.master.Master"

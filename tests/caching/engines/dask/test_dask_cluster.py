@@ -218,20 +218,8 @@ def test_an_unknown_policy_or_option_is_named(client: Any) -> None:
         install(client, "lrcc")
     with pytest.raises(UnknownName, match="policy for Dask 's3fifo'"):
         install(client, "s3fifo")
-    with pytest.raises(UnknownName, match="did you mean 'prefetch'"):
-        install(client, prefetsh=True)
-
-
-def test_prefetch_brings_values_back_and_changes_no_sum(client: Any) -> None:
-    install(client, prefetch=True)
-    futures = blocks(client)
-    first, second = futures[: NUM_BLOCKS // 2], futures[NUM_BLOCKS // 2 :]
-    del futures
-    client.cancel(second)
-    sums = client.map(slow_total, first, pure=False)
-
-    assert sum(client.gather(sums)) == sum(range(NUM_BLOCKS // 2)) * (200_000 // 8 - 16)
-    assert eventually(lambda: is_idle(client))
+    with pytest.raises(UnknownName, match="did you mean 'tiny_share'"):
+        install(client, tiny_shares=0.1)
 
 
 # Workers that come and go ---------------------------------------------------------------------------------------------

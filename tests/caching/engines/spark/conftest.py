@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from takeup.caching.engines.spark.plugin_jar import build_jar, jar, spark_jars
+from native.spark.jar import build_jar, spark_jars
+from takeup.caching.engines.spark.plugin_jar import jar
 
 TEST_SOURCES = Path(__file__).parents[4] / "native" / "spark" / "src" / "test" / "java"
 

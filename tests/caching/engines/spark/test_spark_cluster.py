@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from caching.engines.spark.quick_start import QUICK_START
+from native.spark.jar import build_jar
 from support.spark_cluster import LocalSparkCluster
 from takeup.caching.engines.spark.event_log_profile import write_profile
-from takeup.caching.engines.spark.plugin_jar import build_jar, jar
+from takeup.caching.engines.spark.plugin_jar import jar
 
 pytestmark = [
     pytest.mark.engine,

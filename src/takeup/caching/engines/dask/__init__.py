@@ -9,7 +9,7 @@
                                                        │                                 pending frees
                                                        │ victim
                                                   spill.py: the worker's own spill buffer, swapped in place,
-                                                            clean copies, prefetch
+                                                            clean copies
 
 Public names are loaded on first use; they need the packages `dask` and `distributed`.
 """

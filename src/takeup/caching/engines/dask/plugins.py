@@ -17,7 +17,7 @@ from distributed.spill import SpillBuffer
 from tornado.web import RequestHandler
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.engines.dask.spill import Prefetcher, SpillHooks, guide_buffer, release_buffer, why_not
+from takeup.caching.engines.dask.spill import SpillHooks, guide_buffer, release_buffer, why_not
 from takeup.caching.engines.dask.spill_guide import ConsumerUpdate, DaskCounts, SpillGuide, SpillOptions
 from takeup.caching.policies import find_policy
 from takeup.errors import UnknownName
@@ -386,8 +386,6 @@ class SpillPlugin(WorkerPlugin):
         if finish == "executing":
             inputs = [dependency.key for dependency in self.worker.state.tasks[key].dependencies]
             hooks.tell(hooks.guide.started, key, inputs)
-            if self.options.prefetch:
-                hooks.tell(self.prefetcher.consider)
         elif finish in CAN_RUN:
             hooks.tell(hooks.guide.assigned, key)
         elif finish == "long-running":
@@ -432,7 +430,6 @@ class SpillPlugin(WorkerPlugin):
 
     def _guide(self, worker: Worker, data: SpillBuffer) -> None:
         guide = SpillGuide(self.spec, data.n, self.options)
-        self.prefetcher = Prefetcher(worker.state.ready, data, guide.counts)
         self._bytes_before = {label: self._disk_bytes(label) for label in ("disk-read", "disk-write")}
         worker.stream_handlers[TO_WORKER] = self.handle_message
         serve_metrics(worker, counts_of)

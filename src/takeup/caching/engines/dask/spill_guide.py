@@ -46,12 +46,10 @@ class DaskCounts:
     """Evictions of values that an announced task will still read."""
     num_clean_evictions: int = 0
     """Evictions that wrote nothing, because the copy on disk was still there."""
-    num_prefetches: int = 0
     written_bytes: int = 0
     saved_bytes: int = 0
     """Bytes that clean evictions did not write."""
     read_bytes: int = 0
-    prefetched_bytes: int = 0
     copies_bytes: int = 0
     """Bytes on disk now that are copies of values in memory."""
     num_open_consumers: int = 0
@@ -94,14 +92,12 @@ class SpillOptions:
     """How a worker treats what it spills.
 
     `clean_copies`: keep the file of a value that was read back, so that evicting it again writes nothing.
-    `copies_bytes`: at most this much of them, within what `max-spill` allows. `prefetch`: read the inputs of the next
-    task while the present one computes, where they fit below the target. `tiny_share`: values below this share of the
-    target are evicted after all others.
+    `copies_bytes`: at most this much of them, within what `max-spill` allows. `tiny_share`: values below
+    this share of the target are evicted after all others.
     """
 
     clean_copies: bool = True
     copies_bytes: int | None = None
-    prefetch: bool = False
     tiny_share: float = 0.001
 
 

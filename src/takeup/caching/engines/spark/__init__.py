@@ -11,7 +11,6 @@ anything about it fails, Spark goes on with its own eviction and says so in one 
 
 from takeup.caching.engines.spark.event_log_profile import profile_of_events as profile_of_events
 from takeup.caching.engines.spark.event_log_profile import write_profile as write_profile
-from takeup.caching.engines.spark.plugin_jar import build_jar as build_jar
 from takeup.caching.engines.spark.plugin_jar import jar as jar
 from takeup.caching.engines.spark.session import SparkCounts as SparkCounts
 from takeup.caching.engines.spark.session import configure as configure
