@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,8 @@ DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm"
 BOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
 UNITS = sorted(DEPLOY.glob("**/*.service"))
-RELEASE = {"Name": "takeup", "Namespace": "takeup"}
+HELM = Path(sys.executable).parent / "helm"
+PROMTOOL = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "takeup" / "promtool"
 METRIC = re.compile(r"\btakeup_[a-z0-9_]+")
 
 
@@ -102,37 +106,38 @@ def test_every_alert_says_what_it_means_and_how_bad_it_is() -> None:
     assert all(rule["annotations"]["summary"].endswith(".") for rule in rules)
 
 
-# The chart: only values, the release, toJson and if are used, so that few lines render it -----------------------------
+@pytest.mark.engine
+@pytest.mark.skipif(not PROMTOOL.exists(), reason="needs promtool: run scripts/deploy-lab")
+def test_prometheus_reads_the_rules_and_every_query_of_a_dashboard(tmp_path: Path) -> None:
+    queries = [{"record": f"query:{number}", "expr": query} for number, (_, query) in enumerate(EXPRESSIONS)]
+    rules = tmp_path / "queries.yaml"
+    rules.write_text(yaml.safe_dump({"groups": [{"name": "dashboards", "rules": queries}]}), "utf-8")
+
+    for path in (DEPLOY / "alerts.yaml", rules):
+        done = subprocess.run([PROMTOOL, "check", "rules", path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "SUCCESS" in done.stdout
 
 
-def rendered(text: str, values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The objects of a template."""
+# The chart, rendered by helm ------------------------------------------------------------------------------------------
 
-    def value(path: str) -> Any:
-        found: Any = {"Values": values, "Release": RELEASE}
-        for part in path.strip(".").split("."):
-            found = found[part]
-        return found
 
-    text = re.sub(
-        r"^ *\{\{- if (\S+) \}\}\n(.*?)^ *\{\{- end \}\}\n",
-        lambda found: found[2] if value(found[1]) else "",
-        text,
-        flags=re.MULTILINE | re.DOTALL,
-    )
-    text = re.sub(r"\{\{ toJson (\S+) \}\}", lambda found: json.dumps(value(found[1])), text)
-    text = re.sub(r"\{\{ (\.\S+) \}\}", lambda found: str(value(found[1])), text)
-    assert "{{" not in text, text
-    return [part for part in yaml.safe_load_all(text) if part]
+def helm(*words: str) -> str:
+    """What helm prints."""
+    done = subprocess.run([HELM, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def chart(**changes: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    """The objects of the chart by kind and name."""
-    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8")) | changes
-    parts = [
-        part for path in sorted((CHART / "templates").glob("*.yaml")) for part in rendered(path.read_text(), values)
-    ]
-    return {(part["kind"], part["metadata"]["name"]): part for part in parts}
+    """The objects of the chart by kind and name, with some values changed."""
+    values = [word for name, value in changes.items() for word in ("--set-json", f"{name}={json.dumps(value)}")]
+    text = helm("template", "takeup", str(CHART), "--namespace", "takeup", *values)
+    return {(part["kind"], part["metadata"]["name"]): part for part in yaml.safe_load_all(text) if part}
+
+
+def test_helm_finds_nothing_to_complain_about() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
 
 
 def manifests() -> dict[tuple[str, str], dict[str, Any]]:
@@ -147,7 +152,8 @@ def test_the_chart_gives_the_rights_and_classes_of_the_manifests_and_no_more() -
 
     assert len(same) >= 6
     assert {key: ours[key] for key in same} == {key: plain[key] for key in same}
-    assert set(ours) - set(plain) == {("NetworkPolicy", "takeup")}
+    assert set(ours) - set(plain) == {("NetworkPolicy", "takeup"), ("PodDisruptionBudget", "takeup")}
+    assert set(chart(podMonitor=True)) - set(ours) == {("PodMonitor", "takeup")}
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -157,7 +163,9 @@ def test_the_chart_observes_until_it_is_told_to_act(dry_run: bool) -> None:
 
     assert ("--dry-run" in container["args"]) is dry_run
     assert container["args"][:5] == ["cluster", "run", "gfs", "--engine", "kubernetes"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["replicas"] == 2
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert all(isinstance(word, str) for word in container["args"])
