@@ -57,8 +57,8 @@ WITH_REPORT = [
     ("caching", "simulate", "lru", "--workload", "scan", "--capacity", "1GB", "--seed", "7"),
     ("caching", "compare", "lru,dag", "--workload", "pagerank", "--miss", "recompute", "--capacity", "20%,40%"),
     ("caching", "compare", "lru,lerc", "--cost-model", "parallel", "--profile", "online", "--disk-bytes-per-s", "5e7"),
-    ("caching", "run", "lerc", "--workload", "array", "--working-set", "300kB"),
-    ("caching", "run", "lerc", "--workload", "array", "--dry-run", "--capacity", "10%"),
+    ("caching", "run", "lerc", "--workload", "scan", "--working-set", "300kB"),
+    ("caching", "run", "lerc", "--workload", "scan", "--dry-run", "--capacity", "10%"),
     ("caching", "whatif", DATA / "zip.eventlog", "--policies", "lru,min", "--capacity", "50%"),
     ("doctor",),
 ]

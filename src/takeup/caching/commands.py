@@ -20,7 +20,7 @@ def source_options(command: Command) -> Command:
         click.option("--allow-truncated", is_flag=True, help="Accept the log of a running or killed application."),
         click.option("--seed", default=1, show_default=True, help="Seed of the generated workload."),
         click.option("--trace", help="A job graph or a Spark event log, instead of a workload."),
-        click.option("--workload", help="An embedded workload: zip, pagerank, components, svdpp, scan or array."),
+        click.option("--workload", help="An embedded workload: zip, pagerank, components, svdpp or scan."),
     ):
         command = option(command)
     return command

@@ -7,7 +7,7 @@ import pytest
 
 from takeup.caching.model import Workload
 from takeup.caching.traces import WORKLOADS, generate
-from takeup.caching.traces.generators import GraphShape, array_power, graph_iterations, scan, zip_tenants
+from takeup.caching.traces.generators import GraphShape, graph_iterations, scan, zip_tenants
 from takeup.errors import UnknownName
 
 ARRAYS = [name for name in Workload.__slots__ if name != "name"]
@@ -159,7 +159,7 @@ def test_partitions_are_uneven_by_the_skew_and_keep_their_mean() -> None:
     assert np.mean(sizes) == pytest.approx(40e6, rel=0.05)
 
 
-# Scan and array -----------------------------------------------------------------------------------------------------
+# Scan -----------------------------------------------------------------------------------------------------------
 
 
 def test_scan_reads_all_blocks_in_order_in_every_pass() -> None:
@@ -168,20 +168,3 @@ def test_scan_reads_all_blocks_in_order_in_every_pass() -> None:
     assert workload.input_blocks.tolist() == [0, 1, 2, 3, 4] * 3
     assert workload.task_job.tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
     assert workload.stage_after.tolist() == [-1, 0, 1, 2]
-
-
-def test_array_reads_every_chunk_twice_in_an_iteration() -> None:
-    workload = array_power(rng(), num_rows=3, num_columns=2, num_iterations=4, num_workers=2)
-
-    assert consumers(workload)[:6] == [2 * 4] * 6
-    # per iteration: products on 6 chunks twice, 3 sums over 2 parts, 2 sums over 3 parts
-    assert workload.num_accesses == 4 * (6 * 2 + 3 * 2 + 6 * 2 + 2 * 3)
-    assert workload.num_tasks == 6 + 2 + 4 * (6 + 3 + 6 + 2)
-
-
-def test_array_products_run_where_their_chunk_lives() -> None:
-    workload = array_power(rng(), num_rows=3, num_columns=2, num_iterations=1, num_workers=4)
-    with_chunk = [task for task in workload.tasks() if any(block < 6 for block in task.inputs)]
-
-    assert len(with_chunk) == 12
-    assert all(task.worker == workload.block_worker[task.inputs[0]] for task in with_chunk)

@@ -7,7 +7,6 @@
 | components   | the same with messages that shrink from iteration to iteration                                      |
 | svdpp        | factors as large as the edges: most of what is in memory is replaced in every iteration             |
 | scan         | passes over the same blocks: the case in which recency is always wrong                              |
-| array        | power iteration `x.T @ (x @ v)` on chunks: wide reads, many tiny intermediates                      |
 """
 
 from collections.abc import Callable
@@ -131,45 +130,6 @@ def scan(
     return builder.build()
 
 
-def array_power(
-    rng: np.random.Generator,
-    *,
-    num_rows: int = 12,
-    num_columns: int = 8,
-    num_iterations: int = 6,
-    num_workers: int = 4,
-    chunk_bytes: int = 16 * MB,
-    vector_bytes: int = 64_000,
-) -> Workload:
-    """Power iteration on a chunked matrix, as a task graph of small products and sums; vectors are tiny."""
-    builder = WorkloadBuilder("array")
-    chunks = [(row, column) for row in range(num_rows) for column in range(num_columns)]
-    weights = rng.lognormal(-0.02, 0.2, len(chunks)).tolist()
-    homes = {chunk: index % num_workers for index, chunk in enumerate(chunks)}
-
-    def vector(name: tuple[str, int, int, int], worker: int, *inputs: object) -> None:
-        builder.block(name, vector_bytes, worker)
-        builder.task(inputs=inputs, outputs=[name], worker=worker, compute_s=0.002 + 0.01 * ("x" in str(inputs)))
-
-    for chunk, weight in zip(chunks, weights, strict=True):
-        builder.block(("x", *chunk), round(chunk_bytes * weight), homes[chunk])
-        builder.task(outputs=[("x", *chunk)], compute_s=0.2)
-    for column in range(num_columns):
-        vector(("v", 0, 0, column), column % num_workers)
-    for turn in range(num_iterations):
-        for row, column in chunks:
-            vector(("y", turn, row, column), homes[row, column], ("x", row, column), ("v", turn, 0, column))
-        for row in range(num_rows):
-            parts = [("y", turn, row, column) for column in range(num_columns)]
-            vector(("s", turn, row, 0), row % num_workers, *parts)
-        for row, column in chunks:
-            vector(("z", turn, row, column), homes[row, column], ("x", row, column), ("s", turn, row, 0))
-        for column in range(num_columns):
-            parts = [("z", turn, row, column) for row in range(num_rows)]
-            vector(("v", turn + 1, 0, column), column % num_workers, *parts)
-    return builder.build()
-
-
 COMPONENTS = GraphShape(edge_bytes=30 * MB, message_bytes=20 * MB, shrink=0.6)
 FACTORS = GraphShape(
     num_iterations=8, edge_bytes=25 * MB, vertex_bytes=25 * MB, message_bytes=25 * MB, vertex_s=0.6, message_s=0.6
@@ -181,5 +141,4 @@ WORKLOADS: dict[str, Callable[[np.random.Generator], Workload]] = {
     "components": lambda rng: graph_iterations("components", COMPONENTS, rng),
     "svdpp": lambda rng: graph_iterations("svdpp", FACTORS, rng),
     "scan": scan,
-    "array": array_power,
 }
