@@ -19,9 +19,9 @@ from tempfile import TemporaryDirectory
 
 from takeup.errors import MissingEngine, TakeupError
 from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.player import Playback
 from takeup.streaming.engines.dash.server import SegmentServer, StaticPage, Video
 from takeup.streaming.model import Player
+from takeup.streaming.playback import Playback
 
 PAGE = Path(__file__).with_name("player.html")
 PLAYERS = {"dash.js": "dash", "shaka": "shaka", "hls.js": "hls"}

@@ -14,8 +14,8 @@ from support.browser import PAGE, PLAYERS, BrowserTools, Clip, NoBrowserReport, 
 from takeup.core.arrays import Floats
 from takeup.errors import MissingEngine
 from takeup.streaming.advice.players import PROFILES
-from takeup.streaming.engines.dash.player import Playback
 from takeup.streaming.model import Player
+from takeup.streaming.playback import Playback
 from takeup.streaming.simulate.replay import SteadyLog
 from takeup.streaming.traces import read_log
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from takeup.streaming.engines.dash.engine import ByteArrivals, UnexpectedResponse, download
 from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.player import ByteArrivals, UnexpectedResponse, download
 from takeup.streaming.engines.dash.server import SegmentServer, Video
 
 VIDEO = Video(length_s=3.5, bitrate_bps=80_000, segment_s=1.0)

@@ -13,8 +13,8 @@ from benchmarks.support.ideal_link import on_ideal_link
 from takeup.errors import BadInput, UnknownName
 from takeup.streaming.engines import ENGINES, find_engine
 from takeup.streaming.engines.dash.engine import DashEngine, Downloads
-from takeup.streaming.engines.dash.player import play
 from takeup.streaming.model import Capacity, Cell, Player, Views
+from takeup.streaming.playback import play
 
 CELL = Cell(capacity_bps=2.8e6, bitrate_bps=360e3, arrivals_per_s=0.5, max_users=6, views=(Views(1.0, 12.0),))
 NUM_VIDEOS = 80
@@ -140,7 +140,8 @@ def test_players_see_what_an_ideal_link_would_show_them(downloads: Downloads) ->
 def startups_s(downloads: Downloads) -> npt.NDArray[np.float64]:
     """How long every viewer who was let in waited for the first picture."""
     admitted = [session for session in downloads.sessions if not session.blocked]
-    return np.array([play(zip(s.times_s, s.contents_s, strict=True), Player(5.0)).startup_s for s in admitted])
+    steps = [(np.diff(s.contents_s, prepend=0.0), np.diff(s.times_s, prepend=0.0)) for s in admitted]
+    return np.array([play(*step, Player(5.0)).startup_s for step in steps])
 
 
 def expected_startup_s(cell: Cell, start_s: float) -> float:
@@ -168,10 +169,6 @@ def test_one_run_answers_for_many_players(downloads: Downloads) -> None:
     startups = [downloads.answer(Player(start_s)).startup_s.value for start_s in (1.0, 3.0, 9.0)]
 
     assert startups == sorted(startups)
-    assert (
-        downloads.answer(Player(5.0), "segments").startup_s.value
-        >= downloads.answer(Player(5.0)).startup_s.value - 1e-9
-    )
 
 
 @pytest.mark.engine

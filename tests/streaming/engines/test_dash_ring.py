@@ -7,9 +7,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from takeup.streaming.engines.dash.engine import CellEmulator, VideoSession, max_connections
+from takeup.streaming.engines.dash.engine import CellEmulator, UnexpectedResponse, VideoSession, max_connections
 from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.player import UnexpectedResponse
 from takeup.streaming.engines.dash.server import Video
 from takeup.streaming.model import Cell, Views
 

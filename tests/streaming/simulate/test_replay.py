@@ -12,8 +12,9 @@ from takeup.errors import BadInput, UnknownName
 from takeup.streaming.capacity_fit import MEAN_VIDEO_S, SPEEDS, THRESHOLDS_S, measured_stalls
 from takeup.streaming.chains import ps_cell
 from takeup.streaming.model import Cell, Player
+from takeup.streaming.playback import play
 from takeup.streaming.simulate.cell import simulate_cell
-from takeup.streaming.simulate.replay import SteadyLog, held_out_errors, play_segments, replay_intervals
+from takeup.streaming.simulate.replay import SteadyLog, held_out_errors, replay_intervals
 from takeup.streaming.solvers.fluid import DoublingSolver
 
 MEAN_S = 60.0
@@ -98,7 +99,7 @@ def test_a_player_that_resumes_at_once_stalls_more_often_and_for_less_time() -> 
 def test_without_a_goal_and_with_small_segments_it_is_the_fluid_replay_of_the_fit() -> None:
     log = random_log(5, 1200)
     relative = log.rates_bps / log.mean_bps
-    expected = measured_stalls([relative]).mean(axis=-1)
+    expected = measured_stalls([relative])
 
     for i, j in ((0, 0), (1, 1), (2, 2), (3, 0)):
         player = Player(THRESHOLDS_S[j], None, 1e9, 0.25)
@@ -215,9 +216,8 @@ def test_a_recorded_session_plays_as_the_replay_does(goal_s: float) -> None:
         buffer_s = max(0.0, buffer_s - (took_s[-1] if playing else 0.0)) + 2.0
         playing = (not stalls and (playing or buffer_s >= 4.0)) or (stalls and buffer_s >= 2.0)
 
-    assert play_segments(np.full(12, 2.0), np.array(took_s), player) == pytest.approx(
-        (found[1], found[2], found[3]), abs=1e-6
-    )
+    played = play(np.full(12, 2.0), np.array(took_s), player)
+    assert (played.num_stalls, played.stall_s, played.startup_s) == pytest.approx(found[1:4].tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("rule", ["bola", "bba", "dynamic"])
@@ -226,3 +226,23 @@ def test_a_higher_goal_at_the_highest_bitrate_does_not_keep_a_player_from_reachi
     found = log_of([10e6] * 400).outcomes(player, LADDER_BPS, 300.0)[:, 4]
 
     assert found.min() > 1.5e6
+
+
+def test_a_player_that_pauses_early_stalls_before_its_buffer_is_empty() -> None:
+    rates = [1e6] * 2 + [0.1e6] * 10 + [1e6] * 400  # the third segment takes 6.1 s more than two are worth
+    usual, early = (Player(2.0, 2.0, 60.0, 2.0, pause_s=pause_s) for pause_s in (0.0, 0.5))
+    found = [log_of(rates).outcomes(player, 0.5e6, 1e12, length_s=20.0)[0] for player in (usual, early)]
+
+    assert found[1][1] == pytest.approx(1.0)
+    assert found[0][1] == pytest.approx(1.0)
+    assert found[1][2] == pytest.approx(found[0][2] + 0.5)
+
+
+def test_a_request_that_takes_too_long_is_repeated_from_its_first_byte() -> None:
+    rates = [1e6] * 2 + [1e3] * 30 + [1e6] * 400
+    patient, hasty = (Player(2.0, 2.0, 60.0, 2.0, timeout_s=timeout_s) for timeout_s in (np.inf, 12.0))
+    found = [log_of(rates).outcomes(player, 0.5e6, 1e12, length_s=20.0)[0] for player in (patient, hasty)]
+
+    # Two segments in the first two seconds; requests at 2, 15 and 28, of which the third gets its 4 s in time.
+    assert found[0][2] == pytest.approx(33 - 0.03 - 5, abs=0.01)
+    assert found[1][2] == pytest.approx(33 - 0.004 - 5, abs=0.01)

@@ -18,6 +18,7 @@ from takeup.streaming.advice.qoe import solve_cell
 from takeup.streaming.advice.tuning import check_stall_cost
 from takeup.streaming.experiment.scenario import MOST_LOAD, StreamingScenario, save_model, scenario_report
 from takeup.streaming.model import CapacityFit, Cell, Player, QoeMetrics, Views
+from takeup.streaming.playback import play
 from takeup.streaming.report import Curve, capacity_table, curve_series
 from takeup.streaming.traces import ThroughputLog, read_log, read_logs
 
@@ -275,8 +276,6 @@ def _advice_notes(
 
 def _back_test(log: ThroughputLog, scenario: StreamingScenario) -> tuple[Table, ...]:
     """The stalls that the sessions of a log report, and those of the same downloads by the rules of each player."""
-    from takeup.streaming.simulate.replay import play_segments
-
     reported = [session.num_stalls for session in log.sessions if session.num_stalls is not None]
     if not reported:
         return ()
@@ -284,7 +283,7 @@ def _back_test(log: ThroughputLog, scenario: StreamingScenario) -> tuple[Table, 
     known = [session for session in log.sessions if session.is_known]
     for name in scenario.players if known else ():
         player = PROFILES[name].default(scenario.segment_s, max(_rungs(scenario)))
-        played = [play_segments(each.content_s, each.took_s, player)[0] for each in known]
+        played = [play(each.content_s, each.took_s, player).num_stalls for each in known]
         rows.append((f"predicted, {name}", len(known), sum(played), _positive(played)))
     note = "predicted: the recorded segments and download times, played by the default rules of each player"
     columns = (Column("stalls"), Column("sessions"), Column("number"), Column("sessions with stalls", "%", 1))

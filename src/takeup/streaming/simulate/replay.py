@@ -323,20 +323,3 @@ def held_out_errors(outcomes: Floats) -> list[tuple[float, float]]:
         (float(np.concatenate([*parts[:place], *parts[place + 1 :]]).mean()), float(part.mean()))
         for place, part in enumerate(parts)
     ]
-
-
-def play_segments(content_s: Floats, took_s: Floats, player: Player) -> tuple[int, float, float]:
-    """Stalls, seconds in them and start-up of a session whose download times are known, by the rules of `player`."""
-    goal_s = max(player.full_s, float(content_s.max()))
-    buffer_s, enough_s, playing = 0.0, min(player.start_s, goal_s), False
-    num_stalls, waits_s = 0, [0.0]
-    for content, took in zip(content_s.tolist(), took_s.tolist(), strict=True):
-        buffer_s = min(buffer_s, goal_s) - (took if playing else 0.0)
-        if not playing:
-            waits_s[-1] += took
-        elif buffer_s < 0:
-            num_stalls, playing, enough_s = num_stalls + 1, False, min(player.again_s, goal_s)
-            waits_s.append(-buffer_s)
-        buffer_s = max(buffer_s, 0.0) + content
-        playing = playing or buffer_s >= enough_s - 1e-9
-    return num_stalls, sum(waits_s[1:]), waits_s[0]

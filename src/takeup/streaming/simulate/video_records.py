@@ -20,6 +20,7 @@ Column = Floats | Ints | Bools
 
 MAX_BATCHES = 50
 MIN_BATCH_VIDEOS = 200
+FEW_BATCHES, FEW_VIDEOS = 20, 5
 MIN_RESUME_S = 0.001
 
 
@@ -116,7 +117,8 @@ def _share_error(num_seen: float, num_all: int) -> float:
 
 
 def _batch_means(values: Column) -> Floats:
-    num_batches = min(MAX_BATCHES, max(2, len(values) // MIN_BATCH_VIDEOS))
+    few = min(FEW_BATCHES, len(values) // FEW_VIDEOS)  # of a short run, whose batches are still correlated a little
+    num_batches = max(2, few, min(MAX_BATCHES, len(values) // MIN_BATCH_VIDEOS))
     return np.array([batch.mean() for batch in np.array_split(values, num_batches)])
 
 

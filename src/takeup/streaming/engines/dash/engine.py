@@ -4,78 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput, TakeupError, UnknownName
 from takeup.streaming.engines.dash.links import LINKS, BottleneckLink, open_link
-from takeup.streaming.engines.dash.player import ByteArrivals, Playback, download, play
 from takeup.streaming.engines.dash.server import SegmentServer, Video
-from takeup.streaming.model import Cell, Estimate, Player, QoeMetrics
+from takeup.streaming.model import Cell, Player, QoeMetrics
+from takeup.streaming.playback import play
+from takeup.streaming.simulate.video_records import VideoRecords, metrics_from_batches
 
-LEAST_VIDEOS = 20
-MOST_BATCHES = 20
-LEAST_BATCH = 5
-
-ContentArrival = tuple[float, float]
-
-# From measured playbacks to an answer with standard errors ------------------------------------------------------------
-#
-# Videos that follow each other meet the same crowd, so they are not independent: errors come from the means of batches
-# of consecutive videos.
+LEAST_VIDEOS, LEAST_WATCHED = 20, 10
 
 
-def summarise_sessions(
-    sessions: Sequence[VideoSession], player: Player, source: str, segment_s: float | None = None
-) -> QoeMetrics:
-    """The answer for viewers with this player; with `segment_s` it plays only what has come in whole segments."""
-    watched = [_play_session(session, player, segment_s) for session in sessions if not session.blocked]
-    if len(watched) < 2 * LEAST_BATCH:
+def summarise_sessions(sessions: Sequence[VideoSession], player: Player, source: str) -> QoeMetrics:
+    """The answer for viewers with this player; errors of batches, for videos that follow each other meet."""
+    blocked = np.array([session.blocked for session in sessions])
+    watched = [
+        play(np.diff(each.contents_s, prepend=0.0), np.diff(each.times_s, prepend=0.0), player)
+        for each in sessions
+        if not each.blocked
+    ]
+    if len(watched) < LEAST_WATCHED:
         raise BadInput(f"only {len(watched)} of {len(sessions)} videos were let in; measure more for an error estimate")
-    return QoeMetrics(
-        source=source,
-        startup_s=batch_means(playback.startup_s for playback in watched),
-        stall_probability=batch_means(playback.num_stalls > 0 for playback in watched),
-        num_stalls=batch_means(playback.num_stalls for playback in watched),
-        stall_s=batch_means(playback.stall_s for playback in watched),
-        finished_early=batch_means(playback.finished_early for playback in watched),
-        blocked_share=batch_means(session.blocked for session in sessions),
-        num_videos=len(watched),
+    next_video = np.minimum(np.cumsum(~blocked), len(watched) - 1)
+    lived = VideoRecords(
+        startup_s=np.array([each.startup_s for each in watched]),
+        num_stalls=np.array([each.num_stalls for each in watched]),
+        stall_s=np.array([each.stall_s for each in watched]),
+        finished_early=np.array([each.finished_early for each in watched]),
+        gave_up=np.zeros(len(watched), np.bool_),
+        num_blocked=np.bincount(next_video[blocked], minlength=len(watched)),
     )
+    return metrics_from_batches(source, lived)
 
-
-def batch_means(values: Iterable[float]) -> Estimate:
-    """The mean of a correlated sequence, with the standard error that the means of its batches show."""
-    array: npt.NDArray[np.float64] = np.array([float(value) for value in values])
-    num_batches = min(MOST_BATCHES, len(array) // LEAST_BATCH)
-    means = [float(batch.mean()) for batch in np.array_split(array, num_batches)]
-    return Estimate(float(array.mean()), float(np.std(means, ddof=1) / num_batches**0.5))
-
-
-def whole_segments(arrivals: Iterable[ContentArrival], segment_s: float) -> Iterable[ContentArrival]:
-    """The arrivals at which a segment became whole, with the content in whole segments; the last one always."""
-    num_whole, last = 0, (0.0, 0.0)
-    for time_s, content_s in arrivals:
-        last = time_s, content_s
-        if content_s + 1e-6 >= (num_whole + 1) * segment_s:
-            num_whole = int((content_s + 1e-6) / segment_s)
-            yield time_s, num_whole * segment_s
-    yield last
-
-
-def _play_session(session: VideoSession, player: Player, segment_s: float | None) -> Playback:
-    arrivals: Iterable[ContentArrival] = zip(session.times_s.tolist(), session.contents_s.tolist(), strict=True)
-    return play(arrivals if segment_s is None else whole_segments(arrivals, segment_s), player)
-
-
-Appends = Literal["bytes", "segments"]
 
 MOST_VIDEOS = 100_000
 MOST_USERS = 200
@@ -121,33 +89,23 @@ class Downloads:
     speed: float
     visits: tuple[Visit, ...]  # all that were let in, also before the first and after the last that count
 
-    def answer(self, player: Player, appends: Appends = "bytes") -> QoeMetrics:
+    def answer(self, player: Player) -> QoeMetrics:
         """What viewers with this player experience; downloads do not depend on it."""
-        segment_s = None if appends == "bytes" else self.segment_s
-        return summarise_sessions(self.sessions, player, f"dash, {self.link}", segment_s)
+        return summarise_sessions(self.sessions, player, f"dash, {self.link}")
 
 
 class DashEngine:
     """Real players, a real server and one real bottleneck on this machine.
 
-    `appends` says when a player can use what comes: every byte at once, or whole segments, as browsers do. `speedup`
-    makes everything shorter by that factor; answers are in the seconds of the cell.
+    `speedup` makes everything shorter by that factor; answers are in the seconds of the cell.
     """
 
-    def __init__(
-        self,
-        speedup: float = 10.0,
-        segment_s: float = 1.0,
-        bottleneck: str = "auto",
-        appends: Appends = "bytes",
-    ) -> None:
+    def __init__(self, speedup: float = 10.0, segment_s: float = 1.0, bottleneck: str = "auto") -> None:
         if not (0 < speedup < math.inf and 0 < segment_s < math.inf):
             raise BadInput(f"found a speed-up of {speedup} and segments of {segment_s} s; give finite numbers above 0")
         if bottleneck not in LINKS:
             raise UnknownName("bottleneck", bottleneck, LINKS)
-        if appends not in get_args(Appends):
-            raise UnknownName("way to append", appends, get_args(Appends))
-        self.speedup, self.segment_s, self.bottleneck, self.appends = speedup, segment_s, bottleneck, appends
+        self.speedup, self.segment_s, self.bottleneck = speedup, segment_s, bottleneck
 
     def plan(self, cell: Cell, num_videos: int) -> DashPlan:
         """What a run would do."""
@@ -184,7 +142,70 @@ class DashEngine:
     def measure(self, cell: Cell, player: Player, num_videos: int = 600, rng: Generator | None = None) -> QoeMetrics:
         """What viewers experience, in the cell's seconds, with standard errors by batch means."""
         downloads = self.download(cell, num_videos, np.random.default_rng(0) if rng is None else rng)
-        return downloads.answer(player, self.appends)
+        return downloads.answer(player)
+
+
+# One player: all segments of a video over one kept-alive connection, with the time of every arrival -------------------
+
+READ_BYTES = 64 * 1024
+NUM_AHEAD = 3
+HEAD = re.compile(rb"HTTP/1\.1 200 OK\r\n(?:.*\r\n)*?Content-Length: (\d{1,12})\r\n")
+
+
+class UnexpectedResponse(TakeupError):
+    """The server sent something else than the segment it was asked for."""
+
+
+@dataclass(slots=True)
+class ByteArrivals:
+    """When bytes came, by the clock of the event loop, and how many there were in total by then."""
+
+    times_s: list[float] = field(default_factory=list)
+    total_bytes: list[int] = field(default_factory=list)
+
+    def add(self, time_s: float, num_bytes: int) -> None:
+        self.times_s.append(time_s)
+        self.total_bytes.append(num_bytes + (self.total_bytes[-1] if self.total_bytes else 0))
+
+
+async def download(link: BottleneckLink, address: tuple[str, int], number: int, video: Video) -> ByteArrivals:
+    """Fetch a whole video. The next segments are asked for while one comes, so that the link does not fall idle."""
+    reader, writer = await link.dial(address)
+    arrivals = ByteArrivals()
+    try:
+        for segment in range(min(NUM_AHEAD, video.num_segments)):
+            _request_segment(writer, address, number, segment)
+        for segment, size_bytes in enumerate(video.segment_bytes):
+            if segment + NUM_AHEAD < video.num_segments:
+                _request_segment(writer, address, number, segment + NUM_AHEAD)
+            await _receive_segment(reader, size_bytes, arrivals)
+    except (OSError, asyncio.IncompleteReadError) as error:
+        raise UnexpectedResponse(f"the connection to the server broke ({error}); run it again") from error
+    finally:
+        writer.close()
+    return arrivals
+
+
+def _request_segment(writer: asyncio.StreamWriter, address: tuple[str, int], number: int, segment: int) -> None:
+    writer.write(f"GET /video/{number}/{segment} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n\r\n".encode())
+
+
+async def _receive_segment(reader: asyncio.StreamReader, size_bytes: int, arrivals: ByteArrivals) -> None:
+    now = asyncio.get_running_loop().time
+    head = await reader.readuntil(b"\r\n\r\n")
+    match = HEAD.match(head)
+    if match is None or int(match[1]) != size_bytes:
+        raise UnexpectedResponse(
+            f"expected a segment of {size_bytes} bytes, the server answered {head[:80]!r}; check the video"
+        )
+    while size_bytes > 0:
+        received = await reader.read(min(READ_BYTES, size_bytes))
+        if not received:
+            raise UnexpectedResponse(
+                f"the connection ended {size_bytes} bytes before the end of a segment; run it again"
+            )
+        arrivals.add(now(), len(received))
+        size_bytes -= len(received)
 
 
 # The ring: videos arrive at random, are admitted or blocked, and download over real TCP through one shared link -------

@@ -79,7 +79,6 @@ def _pattern(exponent: int) -> bytes:
 
 MOST_REQUEST_BYTES = 4096
 IDLE_S = 30.0
-LINGER_S, MOST_IGNORED_READS = 1.0, 64
 REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (/[!-~]{0,1023}) HTTP/1\.([01])")
 HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~\t]*)")
 SEGMENT = re.compile(r"/video/(\d{1,9})/(\d{1,6})")
@@ -99,13 +98,6 @@ class _Request:
     method: str
     path: str
     keep_alive: bool
-
-
-class _RequestRefused(Exception):
-    """A request that cannot be understood or is not allowed; the connection ends with this status."""
-
-    def __init__(self, status: HTTPStatus) -> None:
-        self.status = status
 
 
 @dataclass
@@ -144,31 +136,35 @@ class SegmentServer:
         task = asyncio.current_task()
         assert task is not None
         self._connections[writer] = task
-        _send_at_once(writer)
+        # Else the kernel holds the end of an answer back until the player has acknowledged the rest: 40 ms of nothing.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Players may disconnect at any time or send too much, and only the server itself cancels.
+        endings = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError)
         try:
-            # Players may disconnect at any time, and only the server itself cancels.
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                await self._converse(reader, writer)
+            with suppress(*endings):
+                if len(self._connections) > self.most_connections:
+                    await _read_head(reader)
+                    await _refuse(writer, HTTPStatus.SERVICE_UNAVAILABLE)
+                else:
+                    await self._converse(reader, writer)
         finally:
             del self._connections[writer]
             writer.close()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            if len(self._connections) > self.most_connections:
-                raise _RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE)
-            with self.link.reserve(writer):
-                while await self._answer(await _read_request(reader), writer):
-                    pass
-        except _RequestRefused as refusal:
-            _start(writer, refusal.status, 0, "text/plain", keep_alive=False)
-            writer.write_eof()
-            await _read_on(reader)
+        """Answer one request after the other, until one is the last or none comes for a while."""
+        with self.link.reserve(writer):
+            while True:
+                request = _parse((await _read_head(reader)).split("\r\n"))
+                if request is None:
+                    return await _refuse(writer, HTTPStatus.BAD_REQUEST)
+                if request.method not in {"GET", "HEAD"}:
+                    return await _refuse(writer, HTTPStatus.METHOD_NOT_ALLOWED)
+                await self._answer(request, writer)
+                if not request.keep_alive:
+                    return None
 
-    async def _answer(self, request: _Request, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; false if it was the last on its connection."""
-        if request.method not in {"GET", "HEAD"}:
-            raise _RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED)
+    async def _answer(self, request: _Request, writer: asyncio.StreamWriter) -> None:
         found = self._find(request.path)
         status = HTTPStatus.NOT_FOUND if found is None else HTTPStatus.OK
         content, media_type = found or (memoryview(b""), "text/plain")
@@ -180,7 +176,6 @@ class SegmentServer:
             else:
                 writer.write(content)
         await writer.drain()
-        return request.keep_alive
 
     def _find(self, path: str) -> tuple[memoryview, str] | None:
         path = path.partition("?")[0]
@@ -196,10 +191,9 @@ class SegmentServer:
         return None
 
 
-def _send_at_once(writer: asyncio.StreamWriter) -> None:
-    """Else the kernel holds the end of an answer back until the player has acknowledged the rest: 40 ms of nothing."""
-    connection: socket.socket = writer.get_extra_info("socket")
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+async def _refuse(writer: asyncio.StreamWriter, status: HTTPStatus) -> None:
+    _start(writer, status, 0, "text/plain", keep_alive=False)
+    await writer.drain()
 
 
 def _start(writer: asyncio.StreamWriter, status: HTTPStatus, size: int, media_type: str, *, keep_alive: bool) -> None:
@@ -209,35 +203,21 @@ def _start(writer: asyncio.StreamWriter, status: HTTPStatus, size: int, media_ty
     )
 
 
-async def _read_on(reader: asyncio.StreamReader) -> None:
-    """Let the client come to its end, within limits: to hang up on unread bytes would throw away our answer."""
-    async with asyncio.timeout(LINGER_S):
-        for _ in range(MOST_IGNORED_READS):
-            if not await reader.read(MOST_REQUEST_BYTES):
-                return
+async def _read_head(reader: asyncio.StreamReader) -> str:
+    async with asyncio.timeout(IDLE_S):
+        head = await reader.readuntil(b"\r\n\r\n")
+    return head.decode("latin-1").removesuffix("\r\n\r\n")
 
 
-async def _read_request(reader: asyncio.StreamReader) -> _Request:
-    """The next request of a connection; one that never comes ends it."""
-    try:
-        async with asyncio.timeout(IDLE_S):
-            head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError as error:
-        raise _RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from error
-    if len(head) > MOST_REQUEST_BYTES:
-        raise _RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-    return _parse(head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n"))
-
-
-def _parse(lines: list[str]) -> _Request:
+def _parse(lines: list[str]) -> _Request | None:
+    """The request, or none if it cannot be understood or has a body."""
     request_line = REQUEST_LINE.fullmatch(lines[0])
     fields = [HEADER.fullmatch(line) for line in lines[1:]]
     headers = {field[1].lower(): field[2].strip() for field in fields if field is not None}
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if request_line is None or None in fields or len(headers) < len(fields) or has_body:
-        raise _RequestRefused(HTTPStatus.BAD_REQUEST)
+    if request_line is None or len(headers) < len(fields) or has_body:
+        return None
     method, path, minor_version = request_line.groups()
     if minor_version == "1" and "host" not in headers:
-        raise _RequestRefused(HTTPStatus.BAD_REQUEST)
-    keep_alive = minor_version == "1" and headers.get("connection", "").lower() != "close"
-    return _Request(method, path, keep_alive)
+        return None
+    return _Request(method, path, minor_version == "1" and headers.get("connection", "").lower() != "close")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.streaming.engines.dash.player import Playback, play
+from takeup.streaming import playback
 from takeup.streaming.model import Player
+from takeup.streaming.playback import Playback
 
 Arrivals = list[tuple[float, float]]
+
+
+def play(arrivals: Arrivals, player: Player) -> Playback:
+    """Play a video from the times of arrivals and the content in total by then."""
+    times_s, contents_s = np.array(arrivals).T
+    return playback.play(np.diff(contents_s, prepend=0.0), np.diff(times_s, prepend=0.0), player)
 
 
 def test_playback_starts_when_the_threshold_is_reached() -> None:
