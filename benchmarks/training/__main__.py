@@ -9,6 +9,7 @@ PARTS = {
     "pipelines-gpu": "the same on one accelerator",
     "stragglers": "slow jobs noticed, named and helped, compared with published detectors",
     "stragglers-gpu": "watching NCCL on one accelerator",
+    "stragglers-capture": "graphs captured while watched, and what watching costs, on one accelerator",
     "stragglers-record": "record watched jobs into a folder",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from command_line import Run, assert_one_sentence
 from takeup.errors import BadInput, MissingEngine
 from takeup.training.stragglers.watch import launch
-from takeup.training.stragglers.watch.launch import ATTACH, FOLDER, FRESH_STORE, SHIM, environment_of
+from takeup.training.stragglers.watch.launch import ATTACH, FOLDER, FRESH_STORE, SHIM, compiled_shim, environment_of
 
 ROOT = Path(__file__).parents[4]
 INJECTOR = Path(__file__).parent / "injector"
@@ -46,6 +47,18 @@ def test_a_shim_is_loaded_before_all_else_and_takes_the_place_of_the_hook(tmp_pa
 
     assert found["LD_PRELOAD"] == f"{(tmp_path / 'shim.so').resolve()}:/lib/other.so"
     assert found[SHIM] == "1"
+
+
+def test_without_a_card_calls_are_recorded_in_python(tmp_path: Path) -> None:
+    assert compiled_shim(tmp_path, tmp_path / "no driver") is None
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
+def test_with_a_card_the_shim_is_compiled_for_the_job(tmp_path: Path) -> None:
+    found = compiled_shim(tmp_path, Path(__file__))
+
+    assert found is not None
+    assert found.read_bytes().startswith(b"\x7fELF")
 
 
 def test_a_python_that_never_trains_starts_as_ever(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,89 +118,29 @@ def test_an_event_that_fails_ends_the_noting(monkeypatch: pytest.MonkeyPatch) ->
     assert [str(error) for error in hook.errors] == ["no device"]
 
 
-class Graph:
-    """A graph whose captures are counted and may fail."""
+def test_the_thread_that_queries_events_relaxes_its_mode_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[str, int]]()
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
+    def library(name: str) -> SimpleNamespace:
+        return SimpleNamespace(cuThreadExchangeStreamCaptureMode=lambda mode: asked.append((name, mode._obj.value)))
 
-    def capture_begin(self, pool: Any = None) -> None:
-        if self.error is not None:
-            raise self.error
+    monkeypatch.setattr(cuda.ctypes, "CDLL", library)
+    cuda.relax_captures()
 
-    def capture_end(self) -> str:
-        return "captured"
+    assert asked == [("libcuda.so.1", 2)]
 
 
-@pytest.fixture
-def graphs(played: tuple[Device, Hook, cuda.CudaCallEnds]) -> Iterator[type[Graph]]:
-    """A class of graphs whose captures the gate of the call ends knows of."""
-    put_back = played[2].captures.watch(Graph)
-    yield Graph
-    put_back()
-
-
-def test_no_event_is_queried_while_a_graph_is_captured(
-    played: tuple[Device, Hook, cuda.CudaCallEnds], graphs: type[Graph]
-) -> None:
-    device, hook, ends = played
-    call(ends, 5)
-    device.is_done = True
-    graph = graphs()
-
-    graph.capture_begin(pool=None)
-    ends.collect()
-    assert hook.noted == []
-
-    assert graph.capture_end() == "captured"
-    ends.collect()
-    assert hook.noted == [(5, 2_000_000)]
-
-
-def test_a_capture_that_fails_to_begin_does_not_end_the_noting(
-    played: tuple[Device, Hook, cuda.CudaCallEnds], graphs: type[Graph]
-) -> None:
-    device, hook, ends = played
-    call(ends, 5)
-    device.is_done = True
-
-    with pytest.raises(RuntimeError, match="no capture"):
-        graphs(RuntimeError("no capture")).capture_begin()
-    ends.collect()
-
-    assert hook.noted == [(5, 2_000_000)]
-
-
-def begin_a_capture(said: list[str]) -> None:
-    Graph().capture_begin()
-    said.append("captures")
-
-
-def test_a_capture_waits_until_a_query_in_progress_has_returned() -> None:
-    gate, said = cuda.CaptureGate(), list[str]()
-    put_back = gate.watch(Graph)
-    with gate.querying() as may_query:
-        assert may_query
-        capture = Thread(target=begin_a_capture, args=(said,))
-        capture.start()
-        capture.join(0.05)
-        said.append("queried")
-    capture.join()
-    put_back()
-
-    assert said == ["queried", "captures"]
-    assert "gate" not in Graph.capture_begin.__code__.co_freevars
-
-
-def test_a_call_that_goes_into_a_graph_is_neither_noted_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_goes_into_a_graph_is_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     onward = SimpleNamespace(_handle=SimpleNamespace(redispatch_boxed=lambda keys, *arguments: ("onward", arguments)))
     monkeypatch.setattr(hooks, "_operator", lambda name: onward)
     ends = SimpleNamespace(is_capturing=lambda: True)  # anything else that is asked of it fails
+    counted = list[str]()
 
-    nothing: Any = SimpleNamespace()
-    kernel = hooks._cuda_kernel(nothing, ends, "allreduce_", hooks.RECORDED_OPERATORS["allreduce_"])
+    hook: Any = SimpleNamespace(captured=lambda: counted.append("captured"))
+    kernel = hooks._cuda_kernel(hook, ends, "allreduce_", hooks.RECORDED_OPERATORS["allreduce_"])
 
     assert kernel(hooks.ONWARD, 1, 2) == ("onward", (1, 2))
+    assert counted == ["captured"]
 
 
 class Groups:

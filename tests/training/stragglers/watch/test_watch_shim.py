@@ -13,6 +13,7 @@ import pytest
 
 from takeup.training.stragglers.contract import Operation
 from takeup.training.stragglers.watch import ring
+from takeup.training.stragglers.watch.launch import SHIM_SOURCE
 from takeup.training.stragglers.watch.ring_reader import RingCollector, RingReader
 
 ROOT = Path(__file__).parents[4]
@@ -127,6 +128,26 @@ def test_the_same_calls_are_timed_on_every_rank(built: Path, tmp_path: Path) -> 
     assert timed[0] == timed[1] == list(range(0, 96, 16))
 
 
+def test_all_calls_of_a_step_are_timed_or_of_every_second_if_they_are_many(built: Path, tmp_path: Path) -> None:
+    run_job(built, tmp_path, "steps", "100", every=16)
+    calls = reader_of(tmp_path).read(give_up_before_ns=1 << 62)
+
+    steps = np.flatnonzero(calls["operation"] == Operation.STEP)
+    timed = [int((part["ended_ns"] > 0).sum()) for part in np.split(calls, steps + 1)[:-1]]
+
+    assert calls["number"][steps].tolist() == list(range(len(steps)))
+    assert timed[0] == 1 + 100 // 16 + 1  # no step was made yet: every 16th call, and the step itself
+    assert timed[1:] == [1, 101, 1, 101, 1, 101, 1]
+
+
+def test_a_call_that_is_captured_into_a_graph_is_counted_and_not_recorded(built: Path, tmp_path: Path) -> None:
+    run_job(built, tmp_path, "captured", every=0)
+    reader = reader_of(tmp_path)
+
+    assert len(reader.read()) == 1
+    assert reader.word(ring.HeaderWord.NUM_CAPTURED) == 2
+
+
 def test_a_call_costs_less_than_a_microsecond(built: Path, tmp_path: Path) -> None:
     """Processor time, and the least of some runs: where cores are shared, some of it goes to whoever shares them."""
     costs_ns = []
@@ -152,7 +173,7 @@ def test_without_a_place_to_write_the_job_goes_on(built: Path, tmp_path: Path, n
 
 
 def test_the_shim_and_the_reader_agree_on_the_layout() -> None:
-    source = (SHIM / "shim.c").read_text("utf-8")
+    source = SHIM_SOURCE.read_text("utf-8")
     numbers = dict(re.findall(r"(CAPACITY|MOST_GROUPS|ROW_WORDS) = (\d+)", source))
     magic = re.search(r"#define MAGIC (0x\w+)LL", source)
 

@@ -166,6 +166,8 @@ NUM_FOR_NOISE = 160
 MOST_NEEDED = 10
 RETURNED = 0.25  # distance from the former level, relative to the step, that counts as a return
 SMALLEST_NOISE = 0.005  # of the logarithm; a floor below any real noise
+LEAST_FOR_STAY = 32  # points of a segment before its autocorrelation is estimated
+LEAST_STAY, MOST_STAY = 0.3, 0.9
 
 
 class DetectionRule(NamedTuple):
@@ -187,7 +189,10 @@ class DetectionRule(NamedTuple):
 
 
 class DetectorState(NamedTuple):
-    """Detector state: recent points (ring buffer), the current level, the noise, two cumulative sums."""
+    """Detector state: recent points (ring buffer), the current level, the noise, two cumulative sums.
+
+    `stay` is the autocorrelation of the noise from one point to the next, where there clearly is any, otherwise 0.
+    """
 
     recent: Floats
     scratch: Floats
@@ -195,6 +200,7 @@ class DetectorState(NamedTuple):
     began: Ints
     level: Floats
     noise: Floats
+    stay: Floats
     up: Floats
     down: Floats
     former: Floats  # the previous level
@@ -213,9 +219,9 @@ class ChangeBuffer(NamedTuple):
 def initial_state() -> DetectorState:
     """Initial state, before the first point."""
     counters = np.zeros((2, 1), np.int64)
-    level, noise, up, down = np.zeros((4, 1))
+    level, noise, stay, up, down = np.zeros((5, 1))
     recent, scratch = np.zeros((2, NUM_RECENT))
-    return DetectorState(recent, scratch, counters[0], counters[1], level, noise, up, down, np.full(1, np.nan))
+    return DetectorState(recent, scratch, counters[0], counters[1], level, noise, stay, up, down, np.full(1, np.nan))
 
 
 @kernel
@@ -243,6 +249,8 @@ def _settle(rule: DetectionRule, memory: DetectorState) -> None:
         memory.level[0] = _median(memory, since)
     if since <= rule.num_settling or since % 16 == 0:
         memory.noise[0] = _noise(memory, min(memory.num_seen[0], NUM_FOR_NOISE))
+    if since >= LEAST_FOR_STAY and since % 16 == 0:
+        memory.stay[0] = _stay(memory, min(since, NUM_FOR_NOISE))
 
 
 @inner
@@ -269,6 +277,38 @@ def _noise(memory: DetectorState, number: int) -> float:
         last = memory.num_seen[0] - 1 - each
         memory.scratch[each] = abs(memory.recent[last % NUM_RECENT] - memory.recent[(last - 1) % NUM_RECENT])
     return max(SMALLEST_NOISE, 1.048 * _middle(memory.scratch[: number - 1]))
+
+
+@inner
+def _stay(memory: DetectorState, number: int) -> float:
+    """Autocorrelation of the points of this segment around its level; single outliers count little."""
+    most = 4.0 * memory.noise[0]
+    products = squares = 0.0
+    later = 0.0
+    for each in range(number):
+        off = memory.recent[(memory.num_seen[0] - 1 - each) % NUM_RECENT] - memory.level[0]
+        off = min(max(off, -most), most)
+        squares += off * off
+        products += off * later
+        later = off
+    stay = products / max(squares, 1e-12)
+    return min(stay, MOST_STAY) if stay > LEAST_STAY else 0.0
+
+
+@inner
+def _error(stay: float, noise: float, number: int, num_before: int) -> tuple[float, float]:
+    """Standard error of a median of `number` points, and how much of the point before them is still in their mean.
+
+    `noise` is that of differences. For autocorrelated noise, the error is that of a mean given the point before.
+    """
+    if stay == 0.0:
+        return 1.25 * noise * math.sqrt(1.0 / number + 1.0 / num_before), 0.0
+    step = noise * math.sqrt(1.0 + stay)  # standard deviation of what is new in a point
+    total = remains = 0.0
+    for each in range(number):
+        remains = stay * (remains + 1.0)  # stay + ... + stay ** (each + 1)
+        total += (remains / stay) ** 2
+    return 1.1 * step * math.sqrt(total) / number, remains / number
 
 
 @inner
@@ -304,9 +344,10 @@ def _sure_length(rule: DetectionRule, runs: RunLengths) -> int:
 def _is_off(rule: DetectionRule, memory: DetectorState, length: int) -> bool:
     """Whether the median of the latest points is off, and not because of a few outliers."""
     number = min(length, 32)
-    off = _median(memory, number) - memory.level[0]
     num_before = max(1, min(memory.num_seen[0] - memory.began[0] - number, rule.num_level))
-    error = 1.25 * memory.noise[0] * math.sqrt(1.0 / number + 1.0 / num_before)
+    error, remains = _error(memory.stay[0], memory.noise[0], number, num_before)
+    before = memory.recent[(memory.num_seen[0] - 1 - number) % NUM_RECENT] - memory.level[0]
+    off = _median(memory, number) - memory.level[0] - remains * before
     back = abs(memory.level[0] + off - memory.former[0]) < RETURNED * abs(off)
     widths = rule.noise_widths - (rule.return_bonus if back else 0.0)
     if abs(off) <= max(rule.least_ratio_log, widths * error):

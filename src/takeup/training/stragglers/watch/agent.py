@@ -40,6 +40,7 @@ HOST_VARIABLES = ("TAKEUP_HOST", "SLURMD_NODENAME", "NODE_NAME")  # names of the
 ASKED = frozenset(
     {HeaderWord.PLAN, HeaderWord.PLAN_FIRST, HeaderWord.PLAN_COUNT, HeaderWord.PLAN_RESTART, HeaderWord.ADAPT}
 )
+INVALID = (OverflowError, ValueError, KeyError, TypeError)  # what the values of a frame may lead to
 Calls = npt.NDArray[np.void]
 
 
@@ -228,7 +229,7 @@ class Listener:
         try:
             for values, rows in channel.frames():
                 self._take(channel, values, rows)
-        except (OSError, OverflowError, ValueError, KeyError, TypeError):
+        except (OSError, *INVALID):
             return
         finally:
             self._open.discard(channel)

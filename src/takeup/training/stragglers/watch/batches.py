@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from takeup.errors import BadInput
-from takeup.training.stragglers.watch.hook import FOLDER, CallHook, current
+from takeup.training.stragglers.watch.hook import FOLDER, CallHook, ShimHook, current
 from takeup.training.stragglers.watch.launch import will_be_restarted
 from takeup.training.stragglers.watch.ring import HeaderWord
 
@@ -113,7 +113,7 @@ class Batches:
         if self._plans[self._version].restart:
             self._restart()
 
-    def _newest(self, hook: CallHook | None) -> int:
+    def _newest(self, hook: CallHook | ShimHook | None) -> int:
         if hook is None or hook.ring is None:
             return max(self._plans)
         words = hook.ring.words

@@ -1,10 +1,11 @@
 """When asynchronous calls end: threads that wait for them on the host, stream events on CUDA."""
 
+import ctypes
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from queue import SimpleQueue
@@ -101,9 +102,9 @@ def _is_over(work: Any) -> bool:
 
 # Durations of calls on a CUDA device, by stream events that are read later, without synchronization -------------------
 #
-# While any thread captures a CUDA graph, events must not be queried: in the default mode of a capture, a query from
-# another thread invalidates it. So captures wait until a query in progress has returned, no query begins while one is
-# on, and calls that are themselves captured get no events; what a replay communicates is not seen.
+# While any thread captures a CUDA graph, a query of an event from another thread would invalidate the capture, unless
+# that thread has switched itself to the relaxed mode of captures, as the one that polls does. Calls that are themselves
+# captured get no events; what a replay communicates is not seen.
 #
 # How it works. An event before the call records when the device reached it, one after it when it was done. Messages and
 # asynchronous calls run on a separate stream, so their second event is recorded on a side stream that waits for them;
@@ -114,52 +115,15 @@ def _is_over(work: Any) -> bool:
 
 LOOK_EVERY_S = 0.05
 MOST_PENDING = 4_096
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 CUDA: Any = torch.cuda  # its classes have no types
 Pair = tuple[Any, Any]
 
 
-class CaptureGate:
-    """Keeps queries of events and captures of CUDA graphs apart."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._num_captures = 0
-
-    def watch(self, graph: Any) -> Callable[[], None]:
-        """Count the captures of this class of graphs; the returned function restores it."""
-        plain = {name: vars(graph)[name] for name in ("capture_begin", "capture_end")}
-
-        def begin(made: Any, *arguments: Any, **named: Any) -> Any:
-            with self._lock:
-                self._num_captures += 1
-            try:
-                return plain["capture_begin"](made, *arguments, **named)
-            except BaseException:
-                self._ended()
-                raise
-
-        def end(made: Any) -> Any:
-            try:
-                return plain["capture_end"](made)
-            finally:
-                self._ended()
-
-        graph.capture_begin, graph.capture_end = begin, end
-
-        def put_back() -> None:
-            graph.capture_begin, graph.capture_end = plain["capture_begin"], plain["capture_end"]
-
-        return put_back
-
-    def _ended(self) -> None:
-        with self._lock:
-            self._num_captures = max(0, self._num_captures - 1)
-
-    @contextmanager
-    def querying(self) -> Iterator[bool]:
-        """Whether events may be queried inside; captures wait until it is left."""
-        with self._lock:
-            yield self._num_captures == 0
+def relax_captures() -> None:
+    """Allow this thread to query events while others capture graphs; without the driver there are no captures."""
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(RELAXED)))
 
 
 class CudaCallEnds:
@@ -173,7 +137,6 @@ class CudaCallEnds:
         self._on_streams: dict[Any, bool] = {}
         self._batches: dict[Any, list[tuple[int, Pair]]] = {}
         self._thread: threading.Thread | None = None
-        self.captures = CaptureGate()
 
     def are_on_streams(self, group: Any) -> bool:
         """Whether calls of a process group run on streams of the device, as those of NCCL do."""
@@ -255,6 +218,7 @@ class CudaCallEnds:
 
     def _look(self) -> None:
         try:
+            relax_captures()
             while not self._hook.is_off:
                 self.collect()
                 time.sleep(LOOK_EVERY_S)
@@ -267,13 +231,12 @@ class CudaCallEnds:
             pass
 
     def _take(self) -> bool:
-        """Store the duration of the earliest call, if it has completed and no graph is captured now."""
-        with self.captures.querying() as may_query:
-            if not may_query or not self._pending[0][1][1].query():
-                return False
-            row, pair = self._pending.popleft()
-            duration_ms = pair[0].elapsed_time(pair[1])
-        self._hook.lasted(row, round(1e6 * duration_ms))
+        """Store the duration of the earliest call, if it has completed."""
+        row, pair = self._pending[0]
+        if not pair[1].query():
+            return False
+        self._pending.popleft()
+        self._hook.lasted(row, round(1e6 * pair[0].elapsed_time(pair[1])))
         self._free.append(pair)
         return True
 

@@ -1,6 +1,7 @@
 """Records every collective operation and message of this process, in PyTorch's dispatcher."""
 
 import atexit
+import ctypes
 import hashlib
 import logging
 import os
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from takeup.training.stragglers.contract import STEP_GROUP
 from takeup.training.stragglers.watch.call_ends import PLAIN_WAIT, CallEndThreads, CudaCallEnds
 from takeup.training.stragglers.watch.gloo_shutdown import keep_group_alive
-from takeup.training.stragglers.watch.ring import UNSEEN, HeaderWord, RingBuffer
+from takeup.training.stragglers.watch.ring import HEADER_WORDS, UNSEEN, HeaderWord, RingBuffer
 
 # How it works. All calls, also of DDP's C++ reducer, DTensor and functional collectives, are operators `c10d::...`
 # that pass the dispatcher. Each gets a wrapper kernel below autograd that records the call and redispatches it. Any
@@ -209,6 +211,12 @@ class CallHook:
         if self.ring is not None:
             self.ring.end(row, UNSEEN)
 
+    def captured(self) -> None:
+        """Count a call that goes into a CUDA graph instead of being executed."""
+        if not self.is_off:
+            with self._lock:
+                (self.ring or self._open()).words[HeaderWord.NUM_CAPTURED] += 1
+
     # Lifecycle --------------------------------------------------------------------------------------------------------
 
     def give_up(self, error: Exception) -> None:
@@ -247,7 +255,6 @@ def install(folder: Path) -> CallHook:
     _HOOKS.append(hook)
     ends = CudaCallEnds(hook) if torch.cuda.is_available() else None
     if ends is not None:
-        _UNDO.append(ends.captures.watch(torch.cuda.CUDAGraph))
         _UNDO.append(ends.watch_batches(dist.ProcessGroup))
     _record_operators(hook, ends)
     dist.Work.wait = _waiting(hook, PLAIN_WAIT)  # type: ignore[method-assign]
@@ -257,10 +264,51 @@ def install(folder: Path) -> CallHook:
     return hook
 
 
+class ShimHook:
+    """The part in Python where a shim before NCCL records the calls (native/shim.c): it reports optimizer steps."""
+
+    last_began_ns = 0  # unknown
+
+    def __init__(self) -> None:
+        self._shim = ctypes.CDLL(None)  # it was loaded before all else
+        self._shim.takeup_words.restype = ctypes.c_void_p
+        self._optimizer: Callable[[], Any] = lambda: None
+
+    @property
+    def ring(self) -> SimpleNamespace | None:
+        """The header of the ring, once the shim has opened it."""
+        address = self._shim.takeup_words()
+        if not address:
+            return None
+        words = (ctypes.c_int64 * HEADER_WORDS).from_address(address)
+        words[HeaderWord.IS_ADAPTIVE] = RingBuffer.is_adaptive
+        return SimpleNamespace(words=words)
+
+    def stepped(self, optimizer: Any, *_: Any) -> None:
+        """Report a step of the job's first optimizer."""
+        if not torch.compiler.is_compiling():
+            if self._optimizer() is None:
+                self._optimizer = weakref.ref(optimizer)
+            if self._optimizer() is optimizer:
+                self._shim.takeup_step()
+
+    def new_epoch(self) -> None:
+        """Do nothing: groups have numbers of their own."""
+
+
+def install_beside_shim() -> ShimHook:
+    """Report the steps of this process to the shim that records its calls."""
+    hook = ShimHook()
+    _HOOKS.append(hook)
+    _UNDO.append(register_optimizer_step_post_hook(hook.stepped).remove)
+    return hook
+
+
 def uninstall() -> None:
     """Stop recording and restore PyTorch's kernels and methods."""
     for hook in _HOOKS:
-        hook.waits.close()
+        if isinstance(hook, CallHook):
+            hook.waits.close()
     while _UNDO:
         _UNDO.pop()()
     _LIBRARIES.clear()
@@ -268,12 +316,12 @@ def uninstall() -> None:
     dist.Work.wait = PLAIN_WAIT  # type: ignore[method-assign]
 
 
-def current() -> CallHook | None:
+def current() -> CallHook | ShimHook | None:
     """The hook of this process, if it is watched."""
     return _HOOKS[-1] if _HOOKS else None
 
 
-_HOOKS: list[CallHook] = []
+_HOOKS: list[CallHook | ShimHook] = []
 _UNDO: list[Callable[[], object]] = []
 _LIBRARIES: list[torch.library.Library] = []
 
@@ -316,6 +364,7 @@ def _cuda_kernel(hook: CallHook, ends: Any, name: str, watched: _RecordedOperato
 
     def call(keys: Any, *arguments: Any) -> Any:
         if ends.is_capturing():
+            hook.captured()
             return onward(keys & ONWARD, *arguments)
         group = GROUP_OF(arguments[watched.group])
         if not (keys.has(torch._C.DispatchKey.CUDA) and ends.are_on_streams(group)):

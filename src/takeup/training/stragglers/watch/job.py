@@ -75,7 +75,8 @@ def _unhealthy_hosts(asked: WatchOptions) -> reports.UnhealthyHosts | None:
 
 
 def _start(command: Sequence[str], asked: WatchOptions, folder: Path) -> subprocess.Popen[bytes]:
-    return launch.start(command, folder, sys.stderr if asked.as_json else None, asked.shim)
+    stdout = sys.stderr if asked.as_json else None
+    return launch.start(command, folder, stdout, asked.shim, in_python=asked.settings.confirm)
 
 
 def _polls(job: subprocess.Popen[bytes], listener: Listener | None = None) -> Iterator[None]:

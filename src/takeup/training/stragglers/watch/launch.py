@@ -35,16 +35,34 @@ def environment_of(folder: Path, inherited: Mapping[str, str], shim: Path | None
 
 
 def start(
-    command: Sequence[str], folder: Path, stdout: IO[Any] | None = None, shim: Path | None = None
+    command: Sequence[str],
+    folder: Path,
+    stdout: IO[Any] | None = None,
+    shim: Path | None = None,
+    *,
+    in_python: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start the job; its output is inherited, or goes to `stdout`."""
+    """Start the job; its output is inherited, or goes to `stdout`. Only a hook in Python can pause it."""
     need("watching", "torch")
     if not command:
         raise BadInput("there is no job to watch; give its command after --, such as -- torchrun train.py")
     if shim is not None and not shim.is_file():
         raise BadInput(f"there is no shim {shim}; compile it with native/nccl-shim/build")
-    program = _found(command[0])
+    program, shim = _found(command[0]), shim or (None if in_python else compiled_shim(folder))
     return subprocess.Popen([program, *command[1:]], env=environment_of(folder, os.environ, shim), stdout=stdout)
+
+
+SHIM_SOURCE = Path(__file__).parent / "native" / "shim.c"
+COMPILE = ("-std=gnu11", "-O2", "-shared", "-fPIC")
+
+
+def compiled_shim(folder: Path, driver: Path = Path("/proc/driver/nvidia/version")) -> Path | None:
+    """The shim, compiled for this job; None without a card or a compiler, when calls are recorded in Python."""
+    compiler, shim = shutil.which(os.environ.get("CC", "cc")), folder / "libtakeup-nccl.so"
+    if compiler is None or not driver.exists():
+        return None
+    command = [compiler, *COMPILE, "-o", str(shim), str(SHIM_SOURCE), "-ldl", "-lpthread"]
+    return None if subprocess.run(command, check=False, capture_output=True).returncode else shim
 
 
 def _found(program: str) -> str:
@@ -101,7 +119,7 @@ class _TorchLoader(Loader):
 def _attaching(init_process_group: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(init_process_group)
     def init(*arguments: Any, **named: Any) -> Any:
-        attach()
+        attach(str([*arguments, None][0] or named.get("backend") or ""))
         return init_process_group(*arguments, **named)
 
     return init
@@ -110,18 +128,19 @@ def _attaching(init_process_group: Callable[..., Any]) -> Callable[..., Any]:
 _HOOKS: list[Any] = []
 
 
-def attach() -> None:
-    """Watch this process, if requested and possible."""
+def attach(backend: str = "") -> None:
+    """Watch this process, if requested and possible: with the shim if it has one and communicates with NCCL."""
     folder = os.environ.get("TAKEUP_WATCH_FOLDER")
-    if not folder or os.environ.get("TAKEUP_WATCH_SHIM"):  # the shim records the same calls
+    if not folder:
         return
     if _HOOKS:
         _HOOKS[0].new_epoch()
         return
     try:
-        from takeup.training.stragglers.watch.hook import install
+        from takeup.training.stragglers.watch import hook
 
-        _HOOKS.append(install(Path(folder)))
+        has_shim = bool(os.environ.get("TAKEUP_WATCH_SHIM")) and ("nccl" in backend or not backend)
+        _HOOKS.append(hook.install_beside_shim() if has_shim else hook.install(Path(folder)))
     except Exception as error:
         print(f"takeup cannot watch this rank, which goes on: {type(error).__name__}: {error}", file=sys.stderr)
 

@@ -9,7 +9,7 @@ detected. Some words of the header are written by the controller, as requests to
     ROWS     20,000 x 8 words: number, operation, peer (its rank in the group), group, number in the group, bytes,
              began, ended (nanoseconds by the clock of this rank; 0 while in flight, -1 if the end will not be seen)
 
-A shim in C writes the same file (native/nccl-shim).
+A shim in C writes the same file (native/shim.c).
 """
 
 import mmap
@@ -40,6 +40,7 @@ class HeaderWord:
     NUM_GROUPS = 5
     IS_ADAPTIVE = 6  # the job has a pipeline that adapts its schedule by itself
     IS_OVER = 7  # this rank has ended its job cleanly
+    NUM_CAPTURED = 8  # calls captured into CUDA graphs, whose replays are not seen
     # Requests of the controller: stop before call number STOP_COUNT of this kind, unless the lease has expired.
     LEASE_UNTIL_NS = 16
     STOP_OPERATION = 17

@@ -1,4 +1,4 @@
-/* A job of one rank, as the shim sees it: fake_job calls | many NUMBER | late LIBRARY. Events of CUDA tick once a call. */
+/* A job of one rank, as the shim sees it: fake_job MODE [NUMBER] LIBRARY. Events of CUDA tick once a call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -12,6 +12,9 @@ int cudaEventCreate(Event **event) { return *event = calloc(1, sizeof(Event)), 0
 int cudaEventRecord(Event *event, void *stream) { return (void)stream, event->at_ms = device_ms += 1, 0; }
 int cudaEventQuery(Event *event) { return (void)event, 0; }
 int cudaEventElapsedTime(float *passed_ms, Event *from, Event *to) { return *passed_ms = to->at_ms - from->at_ms, 0; }
+
+static int capturing;
+int cudaStreamIsCapturing(void *stream, int *is) { return (void)stream, *is = capturing, 0; }
 
 #define NAMES(X) \
   X(ncclCommInitRank, (void **, int, Id, int)) X(ncclCommSplit, (void *, int, int, void **, void *)) \
@@ -66,11 +69,26 @@ static void many_calls(int number) {
   printf("%.1f\n", (cpu_ns() - start) / number);
 }
 
+static void steps(int number) {
+  void (*step)(void);
+  *(void **)&step = dlsym(RTLD_DEFAULT, "takeup_step");
+  void *world = comm_of(4, 0);
+  for (int i = 0; i < 8; i++, step())
+    for (int j = 0; j < number; j++) ncclAllReduce(0, 0, 10, 7, 0, world, 0);
+}
+
+static void captured(void) {
+  void *world = comm_of(4, 0);
+  for (int i = 0; i < 3; i++) capturing = i > 0, ncclAllReduce(0, 0, 10, 7, 0, world, 0);
+}
+
 int main(int count, char **arguments) {
   void *library = dlopen(arguments[count - 1], RTLD_NOW | (strcmp(arguments[1], "late") ? RTLD_GLOBAL : RTLD_LOCAL));
   if (!library) return fprintf(stderr, "%s\n", dlerror()), 1;
   NAMES(FIND)
   if (!strcmp(arguments[1], "many")) many_calls(atoi(arguments[2]));
+  else if (!strcmp(arguments[1], "steps")) steps(atoi(arguments[2]));
+  else if (!strcmp(arguments[1], "captured")) captured();
   else all_calls();
   printf("%d\n", *(int *)dlsym(library, "num_calls"));
   return 0;

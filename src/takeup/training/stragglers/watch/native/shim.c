@@ -4,9 +4,11 @@
  * file it writes is the one that src/takeup/training/stragglers/watch/ring.py describes; the numbers here must be
  * the numbers there, and a test compares them. Whatever fails here ends the noting, never the job.
  *
- * When a call ended is known only to the device. Two events of CUDA are put around every EVERY-th call of a group, the
- * same calls on all ranks, since all count alike; they are looked at when a later call comes. Nothing is synchronised.
- * A call counts from when the host made it, and lasts as long as the device needed for it.
+ * When a call ended is known only to the device. Two events of CUDA are put around calls, the same ones on all ranks,
+ * since all count alike: all calls of a step of the optimizer, or of every second, fourth ... step if they are many;
+ * before the first step every EVERY-th call of a group. They are looked at when a later call comes, in a mode that does
+ * not disturb the capture of a graph; nothing is synchronised. A call counts from when the host made it, and lasts as
+ * long as the device needed for it. Calls that are captured into a graph are only counted: replays are not seen.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,9 +28,9 @@
 #define MAGIC 0x74616B6575700001LL
 enum { CAPACITY = 20000, MOST_GROUPS = 1024, HEADER_WORDS = 64, GROUP_WORDS = 3, ROW_WORDS = 8 };
 enum { FIRST_GROUP = HEADER_WORDS, FIRST_ROW = FIRST_GROUP + MOST_GROUPS * GROUP_WORDS };
-enum { W_MAGIC, W_RANK, W_NUM_RANKS, W_PID, W_HEAD, W_NUM_GROUPS };
+enum { W_MAGIC, W_RANK, W_NUM_RANKS, W_PID, W_HEAD, W_NUM_GROUPS, W_NUM_CAPTURED = 8 };
 enum { R_NUMBER, R_OPERATION, R_PEER, R_GROUP, R_COUNT, R_SIZE, R_BEGAN, R_ENDED };
-enum { ALL_REDUCE = 1, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, REDUCE, GATHER, SCATTER, BARRIER, SEND, RECEIVE };
+enum { ALL_REDUCE = 1, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, REDUCE, GATHER, SCATTER, BARRIER, SEND, RECEIVE, STEP };
 enum { UNSEEN = -1 }; /* an end that nobody needs to wait for */
 #define SIZE_BYTES (8L * (FIRST_ROW + (long)CAPACITY * ROW_WORDS))
 
@@ -45,7 +47,7 @@ static const int BYTES_OF_TYPE[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 /* What is known of this process ------------------------------------------------------------------------------------ */
 
-enum { MOST_COMMS = 256, MOST_STREAMS = 1024, MOST_TIMED = 64 };
+enum { MOST_COMMS = 256, MOST_STREAMS = 1024, MOST_TIMED = 4096, TIMED_PER_STEP = 64 };
 typedef struct { ncclComm_t comm; int64_t group; int32_t place, size; int64_t count, splits; int32_t first_stream; } Comm;
 typedef struct { int32_t peer, is_send; int64_t count; int32_t next; } Stream; /* messages with one peer, one way */
 typedef struct { cudaEvent_t start, end; int64_t row; int has_end; cudaStream_t stream; } Timed;
@@ -58,11 +60,11 @@ static Comm comms[MOST_COMMS];
 static Stream streams[MOST_STREAMS];
 static int num_comms, num_streams, depth, every = 16;
 static Timed timed[MOST_TIMED];
-static int64_t timed_first, timed_last;
+static int64_t timed_first, timed_last, num_steps, step_head, steps_apart;
 
 static int (*event_create)(cudaEvent_t *), (*event_record)(cudaEvent_t, cudaStream_t), (*event_query)(cudaEvent_t);
 static int (*event_elapsed)(float *, cudaEvent_t, cudaEvent_t);
-static int (*stream_is_capturing)(cudaStream_t, int *);
+static int (*stream_is_capturing)(cudaStream_t, int *), (*exchange_mode)(int *);
 
 static int64_t now_ns(void) {
   struct timespec now;
@@ -96,7 +98,7 @@ static int64_t number_of(const char *name, int64_t otherwise) {
 
 static void open_ring(void) {
   const char *folder = getenv("TAKEUP_WATCH_FOLDER");
-  int64_t rank = number_of("RANK", -1);
+  int64_t rank = number_of("RANK", number_of("SLURM_PROCID", number_of("OMPI_COMM_WORLD_RANK", number_of("PMI_RANK", -1))));
   if (!folder || !*folder || rank < 0) return;
   char path[4096];
   if (snprintf(path, sizeof path, "%s/%lld-%d.ring", folder, (long long)rank, (int)getpid()) >= (int)sizeof path) return;
@@ -109,13 +111,14 @@ static void open_ring(void) {
   int64_t *memory = mmap(NULL, SIZE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (memory == MAP_FAILED) return;
-  memory[W_RANK] = rank, memory[W_NUM_RANKS] = number_of("WORLD_SIZE", 1), memory[W_PID] = getpid();
+  memory[W_RANK] = rank, memory[W_NUM_RANKS] = number_of("WORLD_SIZE", number_of("SLURM_NTASKS", number_of("OMPI_COMM_WORLD_SIZE", number_of("PMI_SIZE", 1)))), memory[W_PID] = getpid();
   __atomic_store_n(&memory[W_MAGIC], MAGIC, __ATOMIC_RELEASE);
   every = (int)number_of("TAKEUP_SHIM_TIME_EVERY", 16);
+  *(void **)&stream_is_capturing = cuda("cudaStreamIsCapturing");
+  *(void **)&exchange_mode = cuda("cudaThreadExchangeStreamCaptureMode");
   if (every > 0) {
     *(void **)&event_create = cuda("cudaEventCreate"), *(void **)&event_record = cuda("cudaEventRecord");
     *(void **)&event_query = cuda("cudaEventQuery"), *(void **)&event_elapsed = cuda("cudaEventElapsedTime");
-    *(void **)&stream_is_capturing = cuda("cudaStreamIsCapturing");
     if (!event_create || !event_record || !event_query || !event_elapsed) every = 0;
   }
   words = memory;
@@ -152,7 +155,7 @@ static int64_t next_number(Comm *comm, int peer, int is_send) {
   if (peer < 0) return comm->count++;
   for (int i = comm->first_stream; i >= 0; i = streams[i].next)
     if (streams[i].peer == peer && streams[i].is_send == is_send) return streams[i].count++;
-  if (num_streams == MOST_STREAMS) return comm->count++;
+  if (num_streams == MOST_STREAMS) return -1; /* no longer noted */
   streams[num_streams] = (Stream){peer, is_send, 1, comm->first_stream};
   comm->first_stream = num_streams++;
   return 0;
@@ -162,7 +165,7 @@ static int64_t next_number(Comm *comm, int peer, int is_send) {
 
 static int64_t *row_at(int64_t number) { return &words[FIRST_ROW + ROW_WORDS * (number % CAPACITY)]; }
 
-static void collect(void) { /* what has ended by now */
+static void collect_ended(void) { /* what has ended by now */
   while (timed_first < timed_last) {
     Timed *each = &timed[timed_first % MOST_TIMED];
     if (!each->has_end || event_query(each->end)) return;
@@ -175,9 +178,19 @@ static void collect(void) { /* what has ended by now */
   }
 }
 
+static void collect(void) {
+  int mode = 2; /* relaxed: what is asked here does not invalidate a capture in another thread */
+  if (exchange_mode) exchange_mode(&mode);
+  collect_ended();
+  if (exchange_mode) exchange_mode(&mode);
+}
+
+static int is_timed(int64_t number) {
+  if (every <= 0) return 0;
+  return num_steps ? num_steps % steps_apart == 0 : number % every == 0;
+}
+
 static Timed *begin_timing(int64_t row, cudaStream_t stream) {
-  int capturing = 0;
-  if (stream_is_capturing && (stream_is_capturing(stream, &capturing) || capturing)) return NULL;
   collect();
   if (timed_last - timed_first == MOST_TIMED) return NULL;
   Timed *each = &timed[timed_last % MOST_TIMED];
@@ -194,23 +207,49 @@ static void end_timing(Timed *each) {
 
 /* Calls ------------------------------------------------------------------------------------------------------------ */
 
+static int64_t add_row(int operation, int peer, int64_t group, int64_t number, int64_t size) {
+  int64_t *row = row_at(head);
+  row[R_NUMBER] = head, row[R_OPERATION] = operation, row[R_PEER] = peer, row[R_GROUP] = group;
+  row[R_COUNT] = number, row[R_SIZE] = size, row[R_BEGAN] = now_ns();
+  return head;
+}
+
 static Timed *note(int operation, int peer, ncclComm_t handle, size_t count, ncclDataType_t type, cudaStream_t stream) {
   if (!words) return NULL;
+  int capturing = 0;
   pthread_mutex_lock(&lock);
   Timed *started = NULL;
   Comm *comm = find_comm(handle);
-  if (comm) {
-    int64_t number = next_number(comm, peer, operation == SEND), size = (int64_t)count;
+  int64_t number = -1;
+  if (stream_is_capturing && (stream_is_capturing(stream, &capturing) || capturing)) words[W_NUM_CAPTURED]++;
+  else if (comm) number = next_number(comm, peer, operation == SEND);
+  if (number >= 0) {
+    int64_t size = (int64_t)count;
     if (type >= 0 && type < (int)(sizeof BYTES_OF_TYPE / sizeof *BYTES_OF_TYPE)) size *= BYTES_OF_TYPE[type];
-    int64_t *row = row_at(head);
-    row[R_NUMBER] = head, row[R_OPERATION] = operation, row[R_PEER] = peer, row[R_GROUP] = comm->group;
-    row[R_COUNT] = number, row[R_SIZE] = size, row[R_BEGAN] = now_ns();
-    if (every > 0 && number % every == 0) started = begin_timing(head, stream);
-    row[R_ENDED] = started ? 0 : UNSEEN;
+    int64_t row = add_row(operation, peer, comm->group, number, size);
+    if (is_timed(number)) started = begin_timing(row, stream);
+    row_at(row)[R_ENDED] = started ? 0 : UNSEEN;
     __atomic_store_n(&words[W_HEAD], ++head, __ATOMIC_RELEASE);
   }
   pthread_mutex_unlock(&lock);
   return started;
+}
+
+int64_t *takeup_words(void) { return words; } /* the header of the ring, for the part of the watcher in Python */
+
+void takeup_step(void) { /* the optimizer has made a step; calls of about TIMED_PER_STEP in a step are timed from now on */
+  if (!words) return;
+  pthread_mutex_lock(&lock);
+  collect();
+  int64_t num_calls = head - step_head;
+  if (num_calls > 0) {
+    for (steps_apart = 1; steps_apart * TIMED_PER_STEP < num_calls;) steps_apart *= 2;
+    int64_t row = add_row(STEP, -1, 0, num_steps++, 0);
+    row_at(row)[R_ENDED] = row_at(row)[R_BEGAN];
+    __atomic_store_n(&words[W_HEAD], ++head, __ATOMIC_RELEASE);
+    step_head = head;
+  }
+  pthread_mutex_unlock(&lock);
 }
 
 static void done(Timed *started) {
@@ -241,14 +280,6 @@ ncclResult_t ncclReduce(const void *s, void *r, size_t n, ncclDataType_t t, nccl
   return result;
 }
 
-ncclResult_t ncclBroadcast(const void *s, void *r, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t q) {
-  REAL("ncclBroadcast", const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
-  Timed *started = note(BROADCAST, -1, c, n, t, q);
-  ncclResult_t result = next(s, r, n, t, root, c, q);
-  done(started);
-  return result;
-}
-
 ncclResult_t ncclBcast(void *b, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t q) {
   REAL("ncclBcast", void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
   Timed *started = note(BROADCAST, -1, c, n, t, q);
@@ -272,6 +303,26 @@ ncclResult_t ncclReduceScatter(const void *s, void *r, size_t n, ncclDataType_t 
   done(started);
   return result;
 }
+
+ncclResult_t ncclAlltoAll(const void *s, void *r, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t q) {
+  REAL("ncclAlltoAll", const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
+  Timed *started = note(ALL_TO_ALL, -1, c, n, t, q);
+  ncclResult_t result = next(s, r, n, t, c, q);
+  done(started);
+  return result;
+}
+
+#define ROOTED(name, operation) \
+  ncclResult_t name(const void *s, void *r, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t q) { \
+    REAL(#name, const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t); \
+    Timed *started = note(operation, -1, c, n, t, q); \
+    ncclResult_t result = next(s, r, n, t, root, c, q); \
+    done(started); \
+    return result; \
+  }
+ROOTED(ncclBroadcast, BROADCAST)
+ROOTED(ncclGather, GATHER)
+ROOTED(ncclScatter, SCATTER)
 
 ncclResult_t ncclSend(const void *s, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t q) {
   REAL("ncclSend", const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
@@ -337,9 +388,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int size, int place, int
   return made(next(comm, size, place, num_ids, ids, config), comm, mixed(0, ids, num_ids * sizeof *ids), place, size);
 }
 
-ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *part, void *config) {
-  REAL("ncclCommSplit", ncclComm_t, int, int, ncclComm_t *, void *);
-  ncclResult_t result = next(comm, colour, key, part, config);
+static ncclResult_t parted(ncclResult_t result, ncclComm_t comm, int64_t colour, ncclComm_t *part) {
   static ncclResult_t (*user_rank)(ncclComm_t, int *), (*count_of)(ncclComm_t, int *);
   if (!user_rank) *(void **)&user_rank = real("ncclCommUserRank"), *(void **)&count_of = real("ncclCommCount");
   pthread_mutex_lock(&lock);
@@ -349,6 +398,16 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *par
   int place = 0, size = 0;
   if (!parent || !part || !*part || user_rank(*part, &place) || count_of(*part, &size)) return result;
   return made(result, part, group, place, size);
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *part, void *config) {
+  REAL("ncclCommSplit", ncclComm_t, int, int, ncclComm_t *, void *);
+  return parted(next(comm, colour, key, part, config), comm, colour, part);
+}
+
+ncclResult_t ncclCommShrink(ncclComm_t comm, int *left_out, int count, ncclComm_t *part, void *config, int flags) {
+  REAL("ncclCommShrink", ncclComm_t, int *, int, ncclComm_t *, void *, int);
+  return parted(next(comm, left_out, count, part, config, flags), comm, mixed(count, left_out, count * sizeof *left_out), part);
 }
 
 static void forget(ncclComm_t comm) {
