@@ -223,7 +223,7 @@ def edits(name: str, near: Served, shares: Sequence[float], stock_s: float, foun
     for share in shares:
         one = made[share] = near.edit(share)
         floor, ratio = floor_s(name, near.num_steps, share), stock_s / one.steps_s
-        row = name, "ours", share, one.computed_share, one.steps_s, one.all_s, floor, ratio, one.stale_error
+        row = name, "ours", share, one.computed_share, one.steps_s, one.all_s, floor, ratio, one.error
         found.edits.append(row)
         say(f"{name} {share}", f"{one}, stock / ours {ratio:.2f}")
     return made

@@ -96,7 +96,7 @@ class Edited:
     all_s: float
     tokens: dict[int, int]
     computed_share: float
-    stale_error: float | None
+    error: float | None
 
     def mask_on(self, num_tokens: int) -> Mask:
         """Tokens on every grid for a planner who knows a grid of this size, to others the share of all."""
@@ -199,7 +199,7 @@ class Served:
         after = now_s()
         self.editor.finish(edit, self.engine.image(ticket))
         report = report_of(ticket.result())
-        return Edited(after - before, now_s() - begin, self._tokens(run), report.computed_share, report.stale_error)
+        return Edited(after - before, now_s() - begin, self._tokens(run), report.computed_share, report.error)
 
     def page_bytes(self) -> float:
         """Keys and values of a step, and what else an edit loads whole."""

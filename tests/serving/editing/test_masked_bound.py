@@ -25,7 +25,7 @@ from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
 from takeup.serving.diffusion.policies import MaskGrouping
 from takeup.serving.editing.contract import EditRequest
 from takeup.serving.editing.masked import addon as layouts
-from takeup.serving.editing.masked.addon import StalenessChecks
+from takeup.serving.editing.masked.edit_state import ErrorChecks
 from takeup.serving.editing.masked.editor import MaskedEditor, report_of
 from takeup.serving.editing.masked.graph_networks import can_bind
 from takeup.serving.editing.masked.kv_cache import UnetCache
@@ -51,7 +51,7 @@ def box(left: int, top: int = 8, side: int = 16) -> Floats:
 class Session:
     """An engine with an editor, on a pipeline of its own; recorded calls, or calls with hooks."""
 
-    def __init__(self, name: str, *, binds: bool, checks: StalenessChecks, max_rows: int = 8) -> None:
+    def __init__(self, name: str, *, binds: bool, checks: ErrorChecks, max_rows: int = 8) -> None:
         self.pipeline = build(name)
         family = family_of(self.pipeline)
         self.compute = CudaGraphExecutor()
@@ -78,9 +78,9 @@ def start() -> Iterator[Callable[..., Session]]:
     opened: list[Session] = []
 
     def open_one(
-        name: str = "takeup/tiny-sdxl", *, binds: bool = True, checks: StalenessChecks | None = None, max_rows: int = 8
+        name: str = "takeup/tiny-sdxl", *, binds: bool = True, checks: ErrorChecks | None = None, max_rows: int = 8
     ) -> Session:
-        opened.append(Session(name, binds=binds, checks=checks or StalenessChecks(share=0.0), max_rows=max_rows))
+        opened.append(Session(name, binds=binds, checks=checks or ErrorChecks(0), max_rows=max_rows))
         return opened[-1]
 
     yield open_one
@@ -178,12 +178,12 @@ def test_a_smaller_mask_is_made_by_the_recorded_call_of_a_larger_one(start: Star
     assert bound.num_kinds == num_kinds
 
 
-def test_recorded_edits_know_how_stale_their_template_is(start: Start) -> None:
+def test_recorded_edits_estimate_their_error(start: Start) -> None:
     errors = []
     for binds in (True, False):
-        session = start(binds=binds, checks=StalenessChecks(every=1, share=0.2))
+        session = start(binds=binds, checks=ErrorChecks())
         session.edit((box(8), REQUEST))
-        errors.append(report_of(session.edit((box(8), OTHER))[0].result()).stale_error)
+        errors.append(report_of(session.edit((box(8), OTHER))[0].result()).error)
 
     assert errors[0] == pytest.approx(errors[1], rel=1e-3)
     assert errors[0] is not None
@@ -199,9 +199,9 @@ def test_recording_a_call_does_not_change_what_is_kept(start: Start, monkeypatch
 
     errors = []
     for _ in range(2):
-        session = start(checks=StalenessChecks(every=4, share=0.2))
+        session = start(checks=ErrorChecks())
         session.edit((box(8), REQUEST))
-        errors.append(report_of(session.edit((box(8), OTHER))[0].result()).stale_error)
+        errors.append(report_of(session.edit((box(8), OTHER))[0].result()).error)
         monkeypatch.setattr(compute_module, "capture", tried)
 
     assert errors[0] == errors[1]
@@ -209,11 +209,11 @@ def test_recording_a_call_does_not_change_what_is_kept(start: Start, monkeypatch
 
 
 def test_above_the_bound_recorded_edits_make_whole_steps(start: Start) -> None:
-    session = start(checks=StalenessChecks(every=1, share=0.2))
+    session = start(checks=ErrorChecks())
     session.edit((box(8), REQUEST))
     report = report_of(session.edit((box(8), OTHER), max_error=1e-9)[0].result())
 
-    assert report.num_whole_steps == 1  # the second of three: what is whole is not compared
+    assert (report.num_whole_steps, report.error) == (3, 0)  # the first one was not accepted, nor is any after it
 
 
 def test_after_a_failure_edits_are_made_by_hooks(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

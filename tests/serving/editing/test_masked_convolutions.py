@@ -28,7 +28,7 @@ from takeup.serving.diffusion.engine.steps import StepEngine, Ticket
 from takeup.serving.diffusion.engine.tiny import build
 from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
 from takeup.serving.editing.contract import EditRequest
-from takeup.serving.editing.masked.addon import StalenessChecks
+from takeup.serving.editing.masked.edit_state import ErrorChecks
 from takeup.serving.editing.masked.editor import MaskedEditor, report_of
 from takeup.serving.editing.masked.masked_convolutions import supports_masked_convolutions
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
@@ -65,7 +65,7 @@ class Session:
     def __init__(self, name: str, compute: Any = None, loras: Any = None, **options: Any) -> None:
         self.pipeline = build(name)
         family = family_of(self.pipeline)
-        self.editor = MaskedEditor(family, grow=0, checks=StalenessChecks(share=0.0), **options)
+        self.editor = MaskedEditor(family, grow=0, checks=ErrorChecks(0), **options)
         first = [] if loras is None else [loras(family)]
         self.engine = StepEngine(self.pipeline, add_ons=[*first, *self.editor.add_ons], compute=compute)
 

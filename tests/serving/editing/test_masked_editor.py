@@ -26,8 +26,7 @@ from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.steps import StepEngine, Ticket
 from takeup.serving.diffusion.engine.tiny import tiny
 from takeup.serving.editing.contract import EditRequest
-from takeup.serving.editing.masked.addon import StalenessChecks
-from takeup.serving.editing.masked.edit_state import active_edit
+from takeup.serving.editing.masked.edit_state import ErrorChecks, active_edit
 from takeup.serving.editing.masked.editor import MaskedEditor, report_of
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import LoraUse, Request
@@ -36,7 +35,7 @@ from takeup.serving.scheduling.adapters import AdapterLRU
 pytestmark = ENGINE_MARKS
 
 SIDE = 32
-NO_CHECKS = StalenessChecks(share=0.0)
+NO_CHECKS = ErrorChecks(0)
 STOCK = {
     "takeup/tiny-sd15": "StableDiffusionInpaintPipeline",
     "takeup/tiny-sdxl": "StableDiffusionXLInpaintPipeline",
@@ -399,36 +398,53 @@ def test_loras_of_unknown_bytes_compute_everything(start: Start) -> None:
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_the_same_context_is_found_to_be_exact(start: Start, name: str) -> None:
-    session, asked = start(name, checks=StalenessChecks(every=1, share=0.1)), EditRequest(image(), square())
+    session, asked = start(name, checks=ErrorChecks()), EditRequest(image(), square())
     session.edit(asked)
     report = report_of(session.edit(asked).run)
 
-    assert report.stale_error is not None
-    assert report.stale_error < 1e-5
+    assert report.error is not None
+    assert report.error < 1e-4
+    assert report.num_whole_steps == 1  # of three: it was checked
 
 
-def test_another_content_is_found_to_be_stale_and_refreshed_above_the_bound(start: Start) -> None:
-    session, asked = start(checks=StalenessChecks(every=1, share=0.1)), EditRequest(image(), square())
+def test_a_bound_that_another_content_breaks_makes_every_step_whole(start: Start) -> None:
+    session, asked = start(checks=ErrorChecks()), EditRequest(image(), square())
     session.edit(asked)
     stale = report_of(session.edit(asked, request(prompt="zzz", seed=77)).run)
-    assert stale.stale_error is not None
-    strict = replace(asked, max_error=stale.stale_error / 2)
+    assert stale.error is not None
+    strict = replace(asked, max_error=stale.error / 2)
     refreshed = report_of(session.edit(strict, request(prompt="zzz", seed=77)).run)
 
-    assert stale.stale_error > 1e-4
-    assert stale.num_whole_steps == 0
-    assert refreshed.num_whole_steps > 0
+    assert stale.error > 1e-4
+    assert (stale.num_whole_steps, refreshed.num_whole_steps) == (1, 3)
+    assert refreshed.error == 0
+
+
+def test_a_refused_step_leaves_the_edit_as_if_everything_were_computed(start: Start) -> None:
+    session, asked = start(), EditRequest(image(), square())
+    session.edit(asked)
+    other = request(prompt="zzz", seed=77)
+    bounded, exact = (session.edit(asked, other, **how) for how in ({"max_error": 1e-9}, {"exact": True}))
+
+    assert report_of(bounded.run).computed_share > 1  # the step that was refused is counted too
+    assert gap(bounded.result().latents, exact.result().latents) < 1e-5
+
+
+@pytest.mark.parametrize(("count", "steps"), [(0, set()), (1, {10}), (2, {5, 15})])
+def test_checks_are_spread_over_the_steps(count: int, steps: set[int]) -> None:
+    assert ErrorChecks(count).steps(20, is_bounded=False) == steps
+    assert ErrorChecks(count, 4).steps(20, is_bounded=True) == {0, 5, 10, 15}
 
 
 def test_packing_is_counted_in_the_error(start: Start) -> None:
-    session, asked = start(budget=0.05, checks=StalenessChecks(every=1, share=0.5)), EditRequest(image(), square())
+    session, asked = start(budget=0.05, checks=ErrorChecks()), EditRequest(image(), square())
     exact = session.edit(asked).result().latents
     again = session.edit(asked)
     report = report_of(again.run)
 
     assert 0 < report.packing_error <= 0.05
-    assert report.stale_error is not None
-    assert 0 < report.stale_error < 0.1
+    assert report.error is not None
+    assert 0 < report.error < 0.1
     assert gap(again.result().latents, exact) < 0.05
 
 

@@ -13,11 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.support.full_size import FULL_SIZE, box_mask, count_flop
-from serving.editing.networks import block_mask
 from serving.stock import ENGINE_MARKS
-from takeup.serving.editing.masked.edit_state import with_sample
 from takeup.serving.editing.masked.kv_cache import FlatKvCache
-from takeup.serving.editing.masked.tokens import bucket_size, bucket_sizes, grids_of, token_indices, token_mask
+from takeup.serving.editing.masked.tokens import bucket_size, bucket_sizes, grids_of, token_indices
 
 pytestmark = ENGINE_MARKS
 
@@ -67,25 +65,6 @@ def test_squares_anywhere_differ_in_their_room_on_the_first_grid_only() -> None:
         found.add(tuple(one.by_row.shape[1] for one in token_indices([mask], grids, 64).values()))
 
     assert len(found) == len({one[0] for one in found}) <= 22  # five octaves of tokens
-
-
-@pytest.mark.parametrize("num_levels", [1, 2, 3])
-def test_watched_tokens_are_whole_ones_of_the_coarsest_grid(num_levels: int) -> None:
-    computed = block_mask((16, 24), 0.2)
-    more = with_sample(computed, 0.05, 7, num_levels)
-    grid = grids_of((16, 24), num_levels)[-1]
-    others = token_mask(more & ~computed, grid)
-
-    assert bool((more & computed).eq(computed).all())
-    assert torch.equal(more, with_sample(computed, 0.05, 7, num_levels))
-    assert 0 < int(others.sum()) == int((more & ~computed).sum()) // 4 ** (num_levels - 1)
-    assert not bool((others & token_mask(computed, grid)).any())
-
-
-def test_where_everything_is_computed_nothing_is_watched() -> None:
-    every = torch.ones(8, 8, dtype=torch.bool)
-
-    assert torch.equal(with_sample(every, 0.5, 0, 2), every)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
 from takeup.serving.editing.contract import EditRequest
 from takeup.serving.editing.masked import graph_calls as stopwatch
 from takeup.serving.editing.masked import template_reader as formats
-from takeup.serving.editing.masked.addon import StalenessChecks
-from takeup.serving.editing.masked.edit_state import active_edit
+from takeup.serving.editing.masked.edit_state import ErrorChecks, active_edit
 from takeup.serving.editing.masked.editor import MaskedEditor, report_of
 from takeup.serving.editing.masked.hooks import MaskingHooks
 from takeup.serving.editing.masked.template_reader import BlockForms, KvFromRows, TemplatePages, page_selection
@@ -142,7 +141,7 @@ class Session:
         self.editor = MaskedEditor(
             family,
             budget=budget,
-            checks=StalenessChecks(every=2, share=0.1),
+            checks=ErrorChecks(),
             binds=True,
             formats=self._after_a_step if has_rows else None,
         )
@@ -180,7 +179,7 @@ def test_edits_made_from_rows_are_those_made_from_keys(
         assert all(report.from_template for report in reports)
         assert session.asked == ([(num_edits, None)] * 2 if has_rows else [])
         made.append(latents(tickets))
-        errors.append([report.stale_error for report in reports])
+        errors.append([report.error for report in reports])
         session.editor.close()
 
     assert gap(made[0], made[1]) < 1e-4

@@ -24,8 +24,7 @@ from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.steps import StepEngine, Ticket
 from takeup.serving.diffusion.engine.tiny import build
 from takeup.serving.editing.contract import EditRequest
-from takeup.serving.editing.masked.addon import StalenessChecks
-from takeup.serving.editing.masked.edit_state import EditState
+from takeup.serving.editing.masked.edit_state import EditState, ErrorChecks
 from takeup.serving.editing.masked.editor import MaskedEditor, report_of
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import LoraUse, Request
@@ -48,7 +47,7 @@ class Session:
     def __init__(self, files: dict[str, Path], **options: Any) -> None:
         pipeline = build("takeup/tiny-sdxl")
         family = family_of(pipeline)
-        self.editor = MaskedEditor(family, grow=0, checks=StalenessChecks(share=0.0), identity=str, **options)
+        self.editor = MaskedEditor(family, grow=0, checks=ErrorChecks(0), identity=str, **options)
         self.loras = Loras(family, ThreadLoader(files, LoraTargets.of(pipeline)))
         self.engine = StepEngine(pipeline, add_ons=[self.loras, *self.editor.add_ons])
 

@@ -141,7 +141,7 @@ def edit(image: str, mask: str, prompt: str, model: str, out: Path, as_json: boo
 
 
 def _sentence(out: Path, template: str | None, report: EditReport) -> str:
-    stale = "" if report.stale_error is None else f", staleness of the rest {report.stale_error:.2g}"
+    stale = "" if report.error is None else f", an error of at most {report.error:.2g} of full brightness"
     again = "" if template is None else f"; its template is {template}"
     shares = f"{report.computed_share:.0%} of the tokens were computed, {report.mask_share:.0%} are masked"
     return f"{out}: {shares}{stale}{again}"

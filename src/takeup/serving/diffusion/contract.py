@@ -7,7 +7,7 @@ into buckets, act around the network call, and pass it `AddOnInputs`.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -27,7 +27,8 @@ class DenoisingRun:
 
     `shared` has inputs without rows, such as token positions: requests share a call only if these are equal in value.
 
-    `computed_share` of its tokens are computed in the next step.
+    `computed_share` of its tokens are computed in the next step. `accepts` sees each prediction before the step is
+    made; if it answers False, the step is computed again.
 
     Nothing here is shared with another request: the scheduler is a copy, because its step index and its history of
     earlier steps affect the image.
@@ -43,6 +44,7 @@ class DenoisingRun:
     extras: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     computed_share: float = 1.0
+    accepts: Callable[[torch.Tensor], bool] | None = None
     _shared_values: Hashable = field(init=False)
 
     def __post_init__(self) -> None:

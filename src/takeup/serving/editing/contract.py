@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # processes that only forward edits must not import the netwo
 class EditRequest:
     """Image, mask of the same size (white: change; None: everywhere), and strength (the share of steps that are run).
 
-    If a template is more stale than `max_error`, steps compute all tokens. `exact` edits neither read nor record one.
+    Where the error would exceed `max_error`, steps compute all tokens. `exact` edits neither read nor record one.
     Templates are specific to `tenant` and to the noise of `noise_seed`; `template` is their id, for callers that store
     it. The first `shared_steps` run without the LoRAs of the request, so their activations are valid for any LoRAs.
     """
@@ -46,22 +46,22 @@ class EditRequest:
                 f"shared_steps is {self.shared_steps}; give how many steps are made without LoRAs, from 0 up"
             )
         if self.max_error is not None and not self.max_error >= 0:
-            raise BadInput(f"the bound of the error is {self.max_error:g}; give a share from zero up, or none")
+            raise BadInput(f"the bound of the error is {self.max_error:g}; give a value from zero up, or none")
 
 
 @dataclass(frozen=True, slots=True)
 class EditReport:
     """Statistics of an edit.
 
-    `stale_error`: relative error of the template's keys and values for sampled tokens outside the mask, in the worst
-    check; None if nothing was checked. It includes `packing_error`. `plain_steps` were computed without the LoRAs of
-    the request.
+    `error`: upper estimate of the root mean square difference of pixels inside the mask, from 0 to 1, from the edit
+    that computes everything; None if nothing was checked. `packing_error`: relative error of compressed activations.
+    `plain_steps` were computed without the LoRAs of the request.
     """
 
     from_template: bool
     mask_share: float
     computed_share: float
-    stale_error: float | None
+    error: float | None
     packing_error: float
     num_whole_steps: int
     plain_steps: int = 0

@@ -174,7 +174,7 @@ def _edit(made: FinishedImage) -> EditFacts | None:
         from_template=report.from_template,
         mask_share=report.mask_share,
         computed_share=report.computed_share,
-        stale_error=report.stale_error,
+        error=report.error,
         packing_error=report.packing_error,
         whole_steps=report.num_whole_steps,
         plain_steps=report.plain_steps,

@@ -270,17 +270,17 @@ class VariationForm(BaseModel):
 
 
 class EditFacts(BaseModel):
-    """Facts on an edit: the template it used or made, the share of the image it computed, and how stale the rest was.
+    """Facts on an edit: the template it used or made, the share of the image it computed, and its error.
 
-    `stale_error` is the largest relative error of tokens outside the mask that were computed to be compared;
-    `plain_steps` were made without LoRAs.
+    `error` is an upper estimate of the root mean square difference of pixels inside the mask, from 0 to 1, from the
+    edit that computes everything; `plain_steps` were made without LoRAs.
     """
 
     template: str | None = None
     from_template: bool
     mask_share: float
     computed_share: float
-    stale_error: float | None = None
+    error: float | None = None
     packing_error: float
     whole_steps: int
     plain_steps: int = 0

@@ -160,6 +160,8 @@ class StepEngine:
         """Advance until no request is left or, if given, until `until()` is true; polls while idle."""
         while self.num_running if until is None else not until():
             if not self.advance():
+                if not self.num_running:
+                    self.compute.idle()
                 self._arrived.wait(IDLE_SLEEP_S)
 
     def image(self, ticket: Ticket) -> torch.Tensor:
@@ -229,6 +231,8 @@ class StepEngine:
     def _finish_step(self, ticket: Ticket, prediction: torch.Tensor) -> None:
         run = ticket.run
         guided = self.family.guide(run, prediction)
+        if run.accepts is not None and not run.accepts(guided):
+            return
         run.latents = run.scheduler.step(guided, run.timestep, run.latents, **run.step_options, return_dict=False)[0]
         run.step += 1
         if ticket.on_step is not None:

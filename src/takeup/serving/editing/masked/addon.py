@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,16 +12,7 @@ import torch
 
 from takeup.serving.diffusion.contract import BatchRows, DenoisingRun, Family
 from takeup.serving.diffusion.policies import cheapest_capacity
-from takeup.serving.editing.masked.edit_state import (
-    SLOT,
-    CheckedTokens,
-    EditState,
-    active_edit,
-    cached_values,
-    checked_tokens,
-    edit_state_of,
-    stale_error,
-)
+from takeup.serving.editing.masked.edit_state import SLOT, EditState, ErrorChecks, active_edit, edit_state_of
 from takeup.serving.editing.masked.graph_calls import KvMemory, MaskedBatch
 from takeup.serving.editing.masked.graph_networks import bind, tables_for
 from takeup.serving.editing.masked.hooks import MaskingHooks
@@ -58,14 +49,13 @@ MAX_LAYOUTS = 8
 
 @dataclass(slots=True)
 class CallLayout:
-    """Token positions of a call, tokens of each edit that are checked for staleness, and gather tables, if any.
+    """Token positions of a call, and gather tables, if any.
 
     `forms`: which cached activations are read from the template of each edit, once decided.
     """
 
     places: Mapping[int, TokenIndices]
     size: Grid
-    watched: Sequence[CheckedTokens]
     tables: IndexTables | None = None
     forms: Sequence[PageForm] | None = None
 
@@ -92,13 +82,12 @@ class LayoutCache:
         return self._kept[who]
 
     def _made(self, runs: Sequence[DenoisingRun]) -> CallLayout:
-        masks = [_computed(run)[1] for run in runs for _ in range(run.num_rows)]
+        masks = [_computed(run) for run in runs for _ in range(run.num_rows)]
         size = (masks[0].shape[0], masks[0].shape[1])
         places = token_indices(
             masks, grids_of(size, self.num_levels), self.multiple, partial(self._room, len(masks), size)
         )
-        watched = [checked_tokens(*_computed(run), self.num_levels, own) for run, own in row_slices(runs)]
-        return CallLayout(places, size, watched)
+        return CallLayout(places, size)
 
     def _room(self, num_rows: int, size: Grid, needed: TokenCounts) -> TokenCounts:
         """Padded sizes for the call: those of an earlier call, if the policy selects them."""
@@ -118,12 +107,11 @@ def row_slices(runs: Sequence[DenoisingRun]) -> Iterator[tuple[DenoisingRun, sli
         start += run.num_rows
 
 
-def _computed(run: DenoisingRun) -> tuple[torch.Tensor, torch.Tensor]:
-    """Masks of the tokens that the edit needs, and of these plus the tokens checked for staleness."""
-    editing = active_edit(run)
-    assert editing.computed is not None
-    assert editing.watched is not None
-    return editing.computed, editing.watched
+def _computed(run: DenoisingRun) -> torch.Tensor:
+    """Mask of the tokens that the edit needs."""
+    computed = active_edit(run).computed
+    assert computed is not None
+    return computed
 
 
 # Templates of edits: looked up when an edit joins the batch; recorded by edits without one, step by step --------------
@@ -135,15 +123,13 @@ NO_CAPACITY = (
 
 
 class EditTemplates:
-    """Keeps templates in a store, packed with an error of at most `budget`. `watch` samples the tokens to check.
+    """Keeps templates in a store, packed with an error of at most `budget`.
 
     Edits that would compute more than `whole_share` of the tokens use no template.
     """
 
-    def __init__(
-        self, store: TemplateStore, budget: float, whole_share: float, watch: Callable[[EditState, int], None]
-    ) -> None:
-        self._store, self._budget, self._whole_share, self._watch = store, budget, whole_share, watch
+    def __init__(self, store: TemplateStore, budget: float, whole_share: float, checks: ErrorChecks) -> None:
+        self._store, self._budget, self._whole_share, self._checks = store, budget, whole_share, checks
         self._said_no_room = False
 
     def joined(self, run: DenoisingRun) -> None:
@@ -154,10 +140,10 @@ class EditTemplates:
         for key in editing.keys:
             self._store.wanted(key)
         template = editing.found or self._store.peek(editing.key)  # another edit may have stored it since
-        if template is not None and self._is_used(editing, template, run.request.seed):
+        if template is not None and self._is_used(editing, template):
             return
         begun = None
-        if editing.shared is not None and self._is_used(editing, editing.shared, run.request.seed):
+        if editing.shared is not None and self._is_used(editing, editing.shared):
             begun = editing.shared
         editing.recorder = TemplateRecorder(len(run.timesteps), ~editing.mask, self._budget, begun)
 
@@ -184,13 +170,12 @@ class EditTemplates:
                 active_edit(run).recorder = None
                 self._say_no_room(recorder.size_bytes)
 
-    def _is_used(self, editing: EditState, template: Template, seed: int) -> bool:
+    def _is_used(self, editing: EditState, template: Template) -> bool:
         """Use the template unless it covers too few tokens; then it is recorded again."""
-        editing.use(template)
+        editing.use(template, self._checks)
         if editing.share > self._whole_share:
             editing.template = editing.reader = None
             return False
-        self._watch(editing, seed)
         return True
 
     def _say_no_room(self, size_bytes: int) -> None:
@@ -206,18 +191,10 @@ WHOLE_SHARE = {False: 0.9, True: 0.75}
 (True) copy nine pixels for each, which costs more than it saves where most of them are masked."""
 
 
-@dataclass(frozen=True, slots=True)
-class StalenessChecks:
-    """Staleness checks: `share` of the tokens outside the mask is computed too, and compared `every` N steps."""
-
-    every: int = 4
-    share: float = 0.005
-
-
 class MaskedCallOptions(TypedDict, total=False):
     """Options of masked calls, passed to `MaskedEdits`."""
 
-    checks: StalenessChecks | None
+    checks: ErrorChecks | None
     convolutions: bool | None
     binds: bool
     formats: ChooseForms | None
@@ -245,12 +222,11 @@ class MaskedEdits:
         *,
         budget: float = 0.0,
         multiple: int = 64,
-        checks: StalenessChecks | None = None,
+        checks: ErrorChecks | None = None,
         convolutions: bool | None = None,
         binds: bool = False,
         formats: ChooseForms | None = None,
     ) -> None:
-        self._checks = checks or StalenessChecks()
         self.convolutions = supports_masked_convolutions(family.network) if convolutions is None else convolutions
         self.hooks = MaskingHooks(family.network, convolutions=self.convolutions, rows=formats is not None)
         self._from_rows, self._formats = KvFromRows(family.network), formats or load_all_kv
@@ -258,7 +234,7 @@ class MaskedEdits:
         self._memory = KvMemory(family.network.device) if binds and can_bind else None
         num_levels = len(getattr(family.network, "down_blocks", (None,)))
         self.layouts = LayoutCache(num_levels, 1 if self._memory is None else multiple)
-        self._edit_templates = EditTemplates(store, budget, self.whole_share, self._watch)
+        self._edit_templates = EditTemplates(store, budget, self.whole_share, checks or ErrorChecks())
         self._num_masked = 0
         self._inside: set[int] = set()
         self.hooks.remove()  # until the first edit
@@ -289,6 +265,7 @@ class MaskedEdits:
         self._inside.add(id(run))
         self.hooks.install()
         self._edit_templates.joined(run)
+        run.accepts = active_edit(run).accepts
 
     def is_ready(self, run: DenoisingRun) -> bool:
         return True
@@ -299,11 +276,9 @@ class MaskedEdits:
         for run in runs:
             editing = edit_state_of(run)
             run.computed_share = 1.0
-            if editing is not None:
-                editing.settle()
-                if editing.mode == "masked":
-                    run.computed_share = editing.share
-                    self._num_masked += 1
+            if editing is not None and editing.mode == "masked":
+                run.computed_share = editing.share
+                self._num_masked += 1
 
     def bucket(self, run: DenoisingRun) -> Hashable:
         editing = edit_state_of(run)
@@ -325,28 +300,22 @@ class MaskedEdits:
             self.hooks.remove()
         self._edit_templates.left(run)
 
-    def _watch(self, editing: EditState, seed: int) -> None:
-        editing.watch(self._checks.share, seed, self.layouts.num_levels)
-
     def _bound(self, rows: BatchRows, memory: KvMemory) -> Iterator[None]:
         """A masked call that is captured as a CUDA graph."""
         laid, network = self.layouts.of(rows.runs), self.hooks.network
         if laid.tables is None:
             laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self.layouts.multiple)
-        edits = [active_edit(run) for run in rows.runs]
         pages = self._formed(laid, rows.runs, memory.watch(laid.tables.sizes).least_s)
-        who = tuple(one.number for one in edits)
-        asked = rows.runs, pages, who, memory, self._looked_at(rows), rows.addon_inputs.weights
+        who = tuple(active_edit(run).number for run in rows.runs)
+        asked = rows.runs, pages, who, memory, rows.addon_inputs.weights
         is_alone = len(rows.runs) == self._num_masked
-        masked = rows.addon_inputs.masked = MaskedBatch(bind, laid.tables, *asked, is_alone)
+        rows.addon_inputs.masked = MaskedBatch(bind, laid.tables, *asked, is_alone)
         try:
             yield
         except Exception as problem:
             LOG.warning("masked calls are made by hooks from now on: %s", problem)
             self._memory = None
             raise
-        for place, error in masked.errors.items():
-            edits[place].checked(error, self._checks.every)
 
     def _formed(self, laid: CallLayout, runs: Sequence[DenoisingRun], compute_s: float | None) -> list[TemplatePages]:
         """Template pages of each run, in the best known form; the choice is cached in `laid`."""
@@ -369,14 +338,10 @@ class MaskedEdits:
         rows.addon_inputs.has_hooks = rows.addon_inputs.has_hooks or mode != "off"
         if mode == "masked":
             self._prepare(rows)
-        watched = self._looked_at(rows) if mode == "masked" else {}
         try:
-            before = self._taken(watched)
             yield
             if mode == "record":
                 self._edit_templates.add(rows.runs, self.call.recorded)
-            for place, after in self._taken(watched).items():
-                active_edit(rows.runs[place]).checked(stale_error(before[place], after), self._checks.every)
         finally:
             self.call.mode, self.call.recorded, self.call.kept = "off", {}, {}
 
@@ -386,18 +351,8 @@ class MaskedEdits:
         pages = [self._pages(run).keys(run.step) for run in rows.runs]
         self.call.kept = stacked(pages, self.hooks.fronted, num_text)
 
-    def _taken(self, watched: Mapping[int, CheckedTokens]) -> dict[int, torch.Tensor]:
-        return {place: cached_values(self.call.kept, one, self.call.num_front) for place, one in watched.items()}
-
     def _count(self, rows: BatchRows, mode: Mode) -> None:
         for run in rows.runs:
             editing = edit_state_of(run)
             if editing is not None:
-                editing.stepped(run.computed_share if mode == "masked" else 1.0)
-
-    def _looked_at(self, rows: BatchRows) -> dict[int, CheckedTokens]:
-        """Tokens to check for staleness in this step, by index of the run."""
-        if not self._checks.share:
-            return {}
-        watched = self.layouts.of(rows.runs).watched
-        return {place: watched[place] for place, run in enumerate(rows.runs) if run.step % self._checks.every == 0}
+                editing.stepped(run.computed_share if mode == "masked" else 1.0, mode == "masked")

@@ -19,7 +19,7 @@ from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.execution.convolutions import device_and_dtype
 from takeup.serving.editing.contract import EditReport, EditRequest
 from takeup.serving.editing.masked.addon import MaskedCallOptions, MaskedEdits
-from takeup.serving.editing.masked.edit_state import SLOT, EditState
+from takeup.serving.editing.masked.edit_state import PIXEL_ERROR, SLOT, USUAL_PIXEL_ERROR, EditState
 from takeup.serving.editing.masked.initial_latents import (
     BlendingScheduler,
     composite,
@@ -98,6 +98,8 @@ class MaskedEditor:
         key = None if is_plain else self._key(run, edit, image_id(image))
         found = None if key is None else self.store.find(key)
         editing = run.extras[SLOT] = EditState(key, mask, edit.max_error, found, run.request.plain_steps)
+        pixel_error = PIXEL_ERROR.get(type(self._family.network).__name__, USUAL_PIXEL_ERROR)
+        editing.pixels = run.scheduler.mask, pixel_error
         if key is not None and editing.num_shared:
             self._share(editing, replace(key, adapters=digest_of([])))
         return run

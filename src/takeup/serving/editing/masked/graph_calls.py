@@ -7,16 +7,15 @@ call reads the other buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from takeup.serving.diffusion.contract import DenoisingRun, GraphBuffers
-from takeup.serving.editing.masked.edit_state import CheckedTokens, stale_error
 from takeup.serving.editing.masked.kv_cache import FlatKvCache, IndexTables
 from takeup.serving.editing.masked.template_reader import LoadedPage, TemplatePages
 from takeup.serving.editing.masked.tokens import Page
@@ -171,8 +170,7 @@ class KvMemory:
 class MaskedBatch:
     """Edits that share a call: their token positions and cached activations.
 
-    `watched`: tokens outside the mask that are checked in this call, by index of the edit; the call sets `errors` to
-    their staleness. `weights` are equal for equal weights of the network. If `is_alone`, the next masked call is the
+    `weights` are equal for equal weights of the network. If `is_alone`, the next masked call is the
     next step of the same edits, so it can be prefetched.
     """
 
@@ -182,10 +180,8 @@ class MaskedBatch:
     readers: Sequence[TemplatePages]
     who: Hashable
     memory: KvMemory
-    watched: Mapping[int, CheckedTokens] = field(default_factory=dict)
     weights: Hashable = ()
     is_alone: bool = True
-    errors: dict[int, torch.Tensor] = field(default_factory=dict)
 
     @property
     def kind(self) -> Hashable:
@@ -220,8 +216,6 @@ class GraphCall:
         self._turns = DoubleBuffer(places, memory.stream)
         self._watch = memory.watch(tables.sizes)  # replaced by that of the caller in `fill`
         self._current_tables: IndexTables | None = None
-        self._pieces: dict[int, torch.Tensor] = {}
-        self._before: dict[int, torch.Tensor] = {}
 
     def fill(self, masked: MaskedBatch) -> int:
         """Load the cached activations of the call, prefetch those of the next step, and return the buffer number."""
@@ -235,20 +229,17 @@ class GraphCall:
         if masked.is_alone and masked.has_next:
             self._turns.soon(1 - number, (masked.who, masked.steps(1)), partial(masked.pages, 1))
         self._turns.finish(number)
-        self._before = self._taken(masked, number)
         self._watch.start()
         return number
 
     def _set_tables(self, tables: IndexTables) -> None:
         if tables is not self._current_tables:
             self._tables.take(tables)
-            self._current_tables, self._pieces = tables, {}
+            self._current_tables = tables
 
     def leave(self, masked: MaskedBatch, number: int) -> None:
-        """Finish the call: stop the stopwatch and compute the staleness of checked tokens."""
+        """Finish the call: stop the stopwatch."""
         self._watch.stop()
-        after = self._taken(masked, number)
-        masked.errors = {edit: stale_error(self._before[edit], after[edit]) for edit in masked.watched}
 
     def let_go(self) -> None:
         """Release loaded pages, because another kind of call uses the memory next."""
@@ -258,14 +249,6 @@ class GraphCall:
         """Invalidate the buffers after trial calls, which overwrote them."""
         self._turns.forget()
         self._watch.forget()
-
-    def _taken(self, masked: MaskedBatch, number: int) -> dict[int, torch.Tensor]:
-        """Current cached values of the tokens that are checked, by index of the edit."""
-        flat = self._places[number].flat
-        for edit, watched in masked.watched.items():
-            if edit not in self._pieces:
-                self._pieces[edit] = flat.pieces(watched, self._num_front)
-        return {edit: flat.taken(self._pieces[edit]) for edit in masked.watched}
 
 
 def like_all(pages: Sequence[Page], device: torch.device, fronted: frozenset[str], num_front: int = 0) -> Page:

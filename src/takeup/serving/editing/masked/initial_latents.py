@@ -60,7 +60,7 @@ class BlendingScheduler:
         noise: torch.Tensor,
         mask: torch.Tensor,
     ) -> None:
-        self._scheduler, self._mask = scheduler, mask
+        self._scheduler, self.mask = scheduler, mask
         self._kept = _kept(scheduler, timesteps, clean, noise)
         self._step = 0
 
@@ -74,7 +74,7 @@ class BlendingScheduler:
         made: torch.Tensor = self._scheduler.step(prediction, timestep, latents, **{**options, "return_dict": False})[0]
         kept = self._kept[self._step]
         self._step += 1
-        return ((1 - self._mask) * kept.to(made.dtype) + self._mask * made,)
+        return ((1 - self.mask) * kept.to(made.dtype) + self.mask * made,)
 
 
 def _kept(

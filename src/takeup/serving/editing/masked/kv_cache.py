@@ -4,7 +4,6 @@ Keys and values are in one contiguous allocation, with a view for every name. A 
 contents are copied in. U-Nets also cache the rims of feature maps, and exact norms.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -61,29 +60,6 @@ class FlatKvCache:
         self.values = torch.zeros(sum(sizes.values()), dtype=like.dtype, device=like.device)
         parts = torch.split(self.values, list(sizes.values()))
         self.views = {name: part.view(page[name].shape) for (name, part) in zip(sizes, parts, strict=True)}
-        self.chunk = math.gcd(*(kept[0, 0].numel() for kept in page.values()))
-
-    def pieces(self, tokens: Mapping[int, torch.Tensor], num_front: int = 0) -> torch.Tensor:
-        """Indices of these tokens in all views, in units of `chunk` elements; `tokens` of the flattened batch, by grid.
-
-        Views longer than a grid have `num_front` tokens before those of the grid.
-        """
-        starts: dict[tuple[int, int], list[int]] = {}
-        for view in self.views.values():
-            kind = view.shape[1], view[0, 0].numel() // self.chunk
-            starts.setdefault(kind, []).append(view.storage_offset() // self.chunk)
-        found = []
-        for (length, each), begins in starts.items():
-            front = 0 if length in tokens else num_front
-            own = tokens[length - front]
-            placed = (own + (own // (length - front) + 1) * front)[:, None] * each
-            inside = placed + torch.arange(each, device=own.device)
-            found.append((torch.tensor(begins, device=own.device)[:, None, None] + inside).flatten())
-        return torch.cat(found)
-
-    def taken(self, pieces: torch.Tensor) -> torch.Tensor:
-        """Copy of the current values at these indices."""
-        return self.values.view(-1, self.chunk)[pieces]
 
 
 def write_tokens(kept: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
