@@ -158,6 +158,9 @@ class FakeApi:
         node = change.get("spec", {}).get("nodeName")
         if node and thing["spec"].get("nodeName") != node:
             return status(422, "Invalid", "spec.nodeName cannot be changed")
+        version = thing["metadata"]["resourceVersion"]
+        if change.get("metadata", {}).get("resourceVersion", version) != version:
+            return status(409, "Conflict", "the object has been modified")
         if change.get("metadata", {}).get("uid", thing["metadata"]["uid"]) != thing["metadata"]["uid"]:
             return status(422, "Invalid", "metadata.uid cannot be changed")
         return 200, self._store(folder, _merged(thing, change), "MODIFIED")

@@ -14,7 +14,8 @@ from cluster.engines.kubernetes.kube_labs import MANIFESTS, apply_manifests, lab
 from cluster.engines.kubernetes.kube_things import gang, pod
 from cluster.engines.kubernetes.kube_worlds import fake_world
 from takeup.cluster.engines.kubernetes import objects as dialect
-from takeup.cluster.engines.kubernetes.client import RequestRefused
+from takeup.cluster.engines.kubernetes.client import ApiAccess, Client, RequestRefused
+from takeup.cluster.engines.kubernetes.lease import Lease
 from takeup.cluster.engines.kubernetes.objects import Dialect
 from takeup.cluster.model import Grade, Quota, SetQuota
 from takeup.core.lazy import load
@@ -59,7 +60,8 @@ def test_the_rights_are_those_that_are_used_and_no_others() -> None:
 
     listed = {("list", "nodes"), ("list", "pods"), ("watch", "nodes"), ("watch", "pods")}
     told = {("get", "configmaps"), ("get", "pods")}  # at the start, and after an answer that got lost
-    assert asked | listed | told == rights("02-rights.yaml")
+    elected = {(verb, "leases") for verb in ("get", "patch", "create")}
+    assert asked | listed | told | elected == rights("02-rights.yaml")
 
 
 def test_the_classes_are_those_that_the_engine_knows() -> None:
@@ -71,12 +73,17 @@ def test_the_classes_are_those_that_the_engine_knows() -> None:
     assert classes["takeup-high"]["value"] - classes["takeup-spot"]["value"] > 100  # more than any boost
 
 
-def test_there_is_never_more_than_one_scheduler() -> None:
+def test_there_are_two_schedulers_with_probes_and_one_lease() -> None:
     (deployment,) = things("03-scheduler.yaml")
-
-    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]["type"]) == (1, "Recreate")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    rules = [rule for thing in things("02-rights.yaml") for rule in thing.get("rules", ())]
+    named = {name for rule in rules if "leases" in rule["resources"] for name in rule.get("resourceNames", ())}
+    probes = [container[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")]
+
+    assert deployment["spec"]["replicas"] == 2
+    assert probes == ["/healthz", "/readyz"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert named == {Lease(Client(ApiAccess("http://127.0.0.1"))).name}
 
 
 @pytest.mark.parametrize("path", sorted(MANIFESTS.glob("*.yaml")), ids=lambda path: path.name)
