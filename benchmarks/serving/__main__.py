@@ -6,6 +6,7 @@ from benchmarks.support.parts import run_part
 
 PARTS = {
     "images": "the step engine compared with stock diffusers, on a CPU or one accelerator",
+    "peers": "SDXL and Flux to pixels on one accelerator, compared with compiled stock, DeepCache, cache-dit",
     "images-gpu": "ways to compute a step on one accelerator, and where the time goes",
     "adapters": "adapter loads per request, compared with LRU",
     "queueing": "waiting times of a real server compared with the simulator",

@@ -96,15 +96,6 @@ def test_the_rules_of_the_scenario_are_for_our_design_only() -> None:
     assert serve(arrivals, "takeup", plain) != serve(arrivals, "takeup", other)
 
 
-def test_a_host_that_keeps_loras_makes_loads_cheap_for_everybody() -> None:
-    bare, hosted = scenario(num_requests=200, cache=1), scenario(num_requests=200, cache=1, host_cache=200)
-    arrivals = arrivals_of(bare, 0.5)
-    mean = {name: sum(latencies(arrivals, name, one)) for name in ("diffusers", "takeup") for one in (bare,)}
-    cheap = {name: sum(latencies(arrivals, name, hosted)) for name in ("diffusers", "takeup")}
-
-    assert all(cheap[name] < mean[name] for name in mean)
-
-
 def test_more_in_the_loop_share_more_calls() -> None:
     crowds = [scenario(num_requests=150, max_running=number, num_gpus=1) for number in (1, 4)]
     arrivals = arrivals_of(crowds[0], 5.0)

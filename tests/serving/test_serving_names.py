@@ -25,7 +25,6 @@ def test_importing_the_package_is_cheap() -> None:
         "Arrival",
         "CachePolicy",
         "Request",
-        "Tiers",
         "bound_for",
         "replay_adapters",
         "simulate_queue",

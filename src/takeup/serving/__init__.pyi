@@ -21,7 +21,6 @@ from takeup.serving.scheduling.queue import Admission as Admission
 from takeup.serving.scheduling.routing import NearbyAffinity as NearbyAffinity
 from takeup.serving.simulate.adapter_cache import replay_adapters as replay_adapters
 from takeup.serving.simulate.instance import InstancePolicies as InstancePolicies
-from takeup.serving.simulate.instance import Tiers as Tiers
 from takeup.serving.simulate.instance import simulate_queue as simulate_queue
 from takeup.serving.traces.adapter_accesses import generate_accesses as generate_accesses
 from takeup.serving.traces.arrivals import poisson_arrivals as poisson_arrivals

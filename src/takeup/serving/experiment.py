@@ -22,7 +22,7 @@ from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, ORDERS
 from takeup.serving.scheduling.queue import Admission
 from takeup.serving.scheduling.routing import ROUTES
 from takeup.serving.simulate.designs import DESIGNS, design_of
-from takeup.serving.simulate.instance import InstancePolicies, Tiers, simulate_queue
+from takeup.serving.simulate.instance import InstancePolicies, simulate_queue
 from takeup.serving.traces.arrivals import (
     at_rate,
     poisson_arrivals,
@@ -153,8 +153,6 @@ class ServingScenario(Scenario):
     loads: Literal["bandwidth", "gentd26"] = "bandwidth"
     costs: str | None = None
     cache: int = Field(default=10, ge=1)
-    host_cache: int = Field(default=0, ge=0)
-    host_load_s: float = Field(default=0.01, ge=0)
     eviction: str = "lerc"
     route: str = "affinity"
     order: str = "in_order"
@@ -262,14 +260,13 @@ def serve(arrivals: list[Arrival], name: str, scenario: ServingScenario) -> Queu
     """Simulate one design. Only `takeup` uses the scenario's policies; others use least-busy routing and LRU."""
     is_ours = name == OWN_DESIGN
     make_policy = ADAPTER_POLICIES[scenario.eviction if is_ours else "lru"]
-    tiers = Tiers(make_policy, scenario.cache, scenario.host_cache, scenario.host_load_s)
     order = ORDERS[scenario.order] if is_ours and scenario.order != "in_order" else None
     max_waiting = math.inf if scenario.max_waiting is None else scenario.max_waiting
     return simulate_queue(
         arrivals,
         design_of(name, max_running=scenario.max_running, costs=scenario.costs),
         num_gpus=scenario.num_gpus,
-        rules=InstancePolicies(Grouping(scenario.max_rows), tiers, order, scenario.patience),
+        rules=InstancePolicies(Grouping(scenario.max_rows), make_policy, scenario.cache, order, scenario.patience),
         route=ROUTES[scenario.route if is_ours else "least_busy"],
         admit=Admission(max_waiting, scenario.in_time),
     )

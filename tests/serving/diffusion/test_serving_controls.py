@@ -22,7 +22,6 @@ from takeup.serving.diffusion.addons.controlnet.workers import (
     ControlCall,
     ControlNet,
     ControlWorker,
-    InlineWorker,
     ThreadWorker,
     scales_of,
 )
@@ -146,11 +145,11 @@ def test_an_image_is_embedded_once_not_once_a_step(pipeline: Any, nets: dict[str
 
 
 def test_images_are_forgotten_with_their_request(pipeline: Any, nets: dict[str, Any]) -> None:
-    worker = InlineWorker(nets["depth"])
+    worker = ThreadWorker(nets["depth"])
     engine = engine_with(pipeline, nets, {"depth": worker})
     cancelled = engine.submit(request(DEPTH))
     engine.advance()
-    known = set(worker.net.knows)
+    known = set(worker._net.knows)
     cancelled.cancel()
     images(engine, [request(DEPTH)])
 

@@ -26,8 +26,9 @@ from takeup.errors import BadInput
 from takeup.serving.server.access import DEFAULT_TENANT, ApiKeys, is_loopback, load_keys
 from takeup.serving.server.app import JsonLines, listen_on, log_config, make_app
 from takeup.serving.server.backends import ImageFormat
+from takeup.serving.server.backends.local import encode_image
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.image_codec import base64_text, encode_image, image_from_base64, image_from_bytes
+from takeup.serving.server.image_codec import base64_text, image_from_base64, image_from_bytes
 from takeup.serving.server.settings import ServerLimits, ServerSettings
 
 pytestmark = SERVER_MARKS

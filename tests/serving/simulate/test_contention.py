@@ -14,7 +14,7 @@ from takeup.serving.model import Arrival, Design, QueueOutcome, RowCosts
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
 from takeup.serving.scheduling.queue import Admission
 from takeup.serving.scheduling.routing import least_busy
-from takeup.serving.simulate.instance import InstancePolicies, Tiers, simulate_queue
+from takeup.serving.simulate.instance import InstancePolicies, simulate_queue
 
 MAX_ROWS, TINY = 2**13, 1e-12
 DESIGN = Design(
@@ -23,7 +23,7 @@ DESIGN = Design(
 
 
 def simulate(arrivals: list[Arrival], design: Design) -> QueueOutcome:
-    rules = InstancePolicies(Grouping(MAX_ROWS), Tiers(ADAPTER_POLICIES["lru"]))
+    rules = InstancePolicies(Grouping(MAX_ROWS), ADAPTER_POLICIES["lru"])
     return simulate_queue(arrivals, design, num_gpus=1, rules=rules, route=least_busy, admit=Admission())
 
 

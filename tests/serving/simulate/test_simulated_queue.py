@@ -20,7 +20,7 @@ from takeup.serving.model import Arrival, Design, QueueOutcome, RowCosts
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, fewest_loads
 from takeup.serving.scheduling.queue import Admission
 from takeup.serving.scheduling.routing import NearbyAffinity, least_busy
-from takeup.serving.simulate.instance import InstancePolicies, LoraResidency, Tiers, simulate_queue
+from takeup.serving.simulate.instance import InstancePolicies, LoraResidency, simulate_queue
 from takeup.serving.traces.arrivals import poisson_arrivals
 
 SECOND = RowCosts(((2, 1.0),))  # a step of one request takes a second, of two together two
@@ -40,7 +40,7 @@ def serve(
     route: Route = least_busy,
     admit: Admit | None = None,
 ) -> QueueOutcome:
-    rules = InstancePolicies(group or Grouping(16), Tiers(ADAPTER_POLICIES["lru"], capacity), choose, patience=4)
+    rules = InstancePolicies(group or Grouping(16), ADAPTER_POLICIES["lru"], capacity, choose, patience=4)
     return simulate_queue(arrivals, design, num_gpus=num_gpus, rules=rules, route=route, admit=admit or Admission())
 
 
@@ -250,7 +250,7 @@ def test_a_full_queue_refuses() -> None:
 
 def test_where_nobody_may_wait_who_finds_a_place_is_served() -> None:
     arrivals = [Arrival(number, 0.1 * number, num_steps=1) for number in range(3)]
-    rules = InstancePolicies(one_by_one, Tiers(ADAPTER_POLICIES["lru"]))
+    rules = InstancePolicies(one_by_one, ADAPTER_POLICIES["lru"])
     design = Design("two at a time", RowCosts(((2, 1.0),)), max_running=2)
     outcome = simulate_queue(arrivals, design, num_gpus=1, rules=rules, route=least_busy, admit=Admission(0))
 
@@ -299,7 +299,7 @@ def test_in_any_order_those_who_need_no_load_go_first() -> None:
 
 
 def test_what_is_in_use_stays_even_if_there_is_no_room() -> None:
-    residents = LoraResidency(Tiers(ADAPTER_POLICIES["lru"], 1))
+    residents = LoraResidency(ADAPTER_POLICIES["lru"](), 1)
     residents.use("a", 1.0, 0.0, ())
     residents.use("b", 1.0, 0.0, ())
     both = set(residents.names)
@@ -307,19 +307,3 @@ def test_what_is_in_use_stays_even_if_there_is_no_room() -> None:
 
     assert both == {"a", "b"}
     assert set(residents.names) == {"b"}
-
-
-def test_the_host_is_nearer_than_the_storage() -> None:
-    residents = LoraResidency(Tiers(ADAPTER_POLICIES["lru"], 1, num_host=2, host_load_s=0.5))
-    ready = []
-    for number, lora in enumerate("abacb"):
-        ready.append(residents.use(lora, 4.0, 10.0 * number, ()))
-        residents.release((lora,), ())
-
-    assert ready == [(True, 4.0), (True, 14.0), (True, 20.5), (True, 34.0), (True, 44.0)]
-
-
-@pytest.mark.parametrize("wrong", [{"num_device": 0}, {"num_host": -1}, {"host_load_s": -1.0}])
-def test_memories_without_sense_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(BadInput, match="give at least 1, 0 and 0"):
-        Tiers(ADAPTER_POLICIES["lru"], **wrong)

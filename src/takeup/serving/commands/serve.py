@@ -36,6 +36,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--host": {"default": "127.0.0.1", "help": "Address to listen on; a non-loopback address requires --keys."},
     "--port": {"default": 8000, "type": click.IntRange(0, 65535), "help": "Port; 0 takes a free one."},
     "--device": {"default": "auto", "help": "Device: cpu, cuda, cuda:1 ..."},
+    "--precision": {
+        "default": "auto",
+        "type": click.Choice(["auto", "fp8"]),
+        "help": "fp8: the widest matmuls in eight bits, faster on recent GPUs; images change a little.",
+    },
     "--keys": {"type": FOLDER, "help": "File with a line `tenant:key` for each key."},
     "--grace": {
         "default": 30.0,
@@ -169,6 +174,7 @@ def _backend(options: dict[str, Any]) -> Backend:
         dict(_named(text) for text in options["controlnets"]),
         deterministic=options["deterministic"],
         checks_safety=not options["no_safety_checker"],
+        precision=options["precision"],
         max_rows=options["max_rows"],
         control_change=options["control_change"],
         cache_bytes=parse_amount(options["cache"]).of(1),

@@ -8,18 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import torch
 from PIL import Image, ImageChops, ImageOps
 
-from takeup.errors import BadInput
 from takeup.serving.editing.contract import EditRequest
 from takeup.serving.editing.masked.initial_latents import image_id, pixels_of
 from takeup.serving.editing.templates.store import Original, Originals
 from takeup.serving.editing.templates.template import template_id
 from takeup.serving.scheduling.adapters import usual_bound
-from takeup.serving.server.backends import ImageFormat
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.schemas import EditForm
 from takeup.serving.server.settings import ServerLimits
@@ -99,17 +95,6 @@ def mask_of(image: Image.Image, mask: Image.Image | None) -> Image.Image | None:
 def _transparent(image: Image.Image) -> Image.Image | None:
     found = ImageChops.invert(image.getchannel("A")) if image.mode == "RGBA" else None
     return None if found is None or found.getbbox() is None else found
-
-
-def encode_image(image: torch.Tensor, kind: ImageFormat, quality: int) -> bytes:
-    """The file of one decoded image (values from 0 to 1, channels first)."""
-    if not torch.isfinite(image).all():
-        raise BadInput("the image has numbers that are not finite; use weaker LoRAs, guidance or ControlNets")
-    pixels = (image.float().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
-    file = io.BytesIO()
-    options: dict[str, Any] = {} if kind == "png" else {"quality": quality}
-    Image.fromarray(pixels).save(file, kind, **options)
-    return file.getvalue()
 
 
 def base64_text(data: bytes) -> str:

@@ -142,5 +142,5 @@ def _measured(path: Path) -> dict[str, Any]:
 def _row_costs(path: Path, name: str, values: Mapping[str, Any]) -> RowCosts:
     try:
         return RowCosts(tuple((int(rows), float(seconds)) for rows, seconds in values[name]))
-    except (TypeError, ValueError, BadInput) as problem:
+    except (TypeError, ValueError, OverflowError, BadInput) as problem:
         raise BadScenario(f"{path}: the key {name!r} is no list of [rows, seconds] with rising rows") from problem

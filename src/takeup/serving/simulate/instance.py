@@ -20,7 +20,7 @@ from takeup.serving.contract import Admit, CachePolicy, Choose, Group, Route
 from takeup.serving.model import Arrival, Design, Ending, QueueOutcome, Served
 from takeup.serving.scheduling.queue import ReorderingQueue, expected_s
 
-# The LoRAs of one simulated instance: in device memory, in host memory, or in storage ---------------------------------
+# The LoRAs of one simulated instance: in memory, or in storage ---------------------------------------------------------
 #
 # LoRAs of running requests cannot be evicted. If there are no others, the device exceeds its capacity for a while, as
 # the store of the real engine does.
@@ -28,31 +28,12 @@ from takeup.serving.scheduling.queue import ReorderingQueue, expected_s
 Queue = Sequence[tuple[Hashable, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Tiers:
-    """LoRA capacity of device and host, the eviction policy, and seconds to load from host to device."""
-
-    make_policy: Callable[[], CachePolicy]
-    num_device: int = 10
-    num_host: int = 0
-    host_load_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.num_device < 1 or self.num_host < 0 or self.host_load_s < 0:
-            raise BadInput(
-                f"found room for {self.num_device} LoRAs on the device and {self.num_host} on the host, "
-                f"{self.host_load_s:g} s apart; give at least 1, 0 and 0"
-            )
-
-
 class LoraResidency:
-    """Which LoRAs are on the device and on the host, and when running loads end."""
+    """Which of at most `capacity` LoRAs are in memory, and when running loads end."""
 
-    def __init__(self, tiers: Tiers) -> None:
-        self._tiers = tiers
-        self._device, self._host = tiers.make_policy(), tiers.make_policy()
+    def __init__(self, policy: CachePolicy, capacity: int) -> None:
+        self._policy, self._capacity = policy, capacity
         self._ready_s: dict[Hashable, float] = {}
-        self._on_host: set[Hashable] = set()
         self._users: Counter[Hashable] = Counter()
 
     @property
@@ -61,14 +42,13 @@ class LoraResidency:
         return self._ready_s.keys()
 
     def use(self, lora: Hashable, load_s: float, now_s: float, queue: Queue) -> tuple[bool, float]:
-        """Whether the LoRA must be loaded, and when it is available; `load_s`: seconds to load it from storage."""
+        """Whether the LoRA must be loaded, in `load_s` seconds, and when it is available."""
         self._users[lora] += 1
         is_load = lora not in self._ready_s
         if is_load:
             self._shrink(queue, 1)
-            self._ready_s[lora] = now_s + (self._tiers.host_load_s if lora in self._on_host else load_s)
-            self._keep_on_host(lora, queue)
-        self._device.used(lora)
+            self._ready_s[lora] = now_s + load_s
+        self._policy.used(lora)
         return is_load, max(now_s, self._ready_s[lora])
 
     def release(self, loras: Sequence[Hashable], queue: Queue) -> None:
@@ -77,23 +57,13 @@ class LoraResidency:
         self._shrink(queue, 0)
 
     def _shrink(self, queue: Queue, num_wanted: int) -> None:
-        while len(self._ready_s) + num_wanted > self._tiers.num_device:
+        while len(self._ready_s) + num_wanted > self._capacity:
             idle = [lora for lora in self._ready_s if not self._users[lora]]
             if not idle:
                 return
-            victim = self._device.victim(idle, queue)
+            victim = self._policy.victim(idle, queue)
             del self._ready_s[victim]
-            self._device.left(victim)
-
-    def _keep_on_host(self, lora: Hashable, queue: Queue) -> None:
-        if not self._tiers.num_host:
-            return
-        if lora not in self._on_host and len(self._on_host) == self._tiers.num_host:
-            victim = self._host.victim(self._on_host, queue)
-            self._on_host.remove(victim)
-            self._host.left(victim)
-        self._on_host.add(lora)
-        self._host.used(lora)
+            self._policy.left(victim)
 
 
 ROUNDING = 1e-9  # of a step: a boundary that is nearer than this is now
@@ -101,10 +71,11 @@ ROUNDING = 1e-9  # of a step: a boundary that is nearer than this is now
 
 @dataclass(frozen=True, slots=True)
 class InstancePolicies:
-    """Policies of an instance: batching, cache tiers, and the choice of the next request."""
+    """Policies of an instance: batching, the cache of `capacity` LoRAs, and the choice of the next request."""
 
     group: Group
-    tiers: Tiers
+    make_cache: Callable[[], CachePolicy]
+    capacity: int = 10
     choose: Choose | None = None
     patience: int = 0
 
@@ -200,7 +171,7 @@ class SimulatedInstance:
 
     def __post_init__(self) -> None:
         self.queue = ReorderingQueue[SimulatedJob](self.rules.choose, self.rules.patience)
-        self.residents = LoraResidency(self.rules.tiers)
+        self.residents = LoraResidency(self.rules.make_cache(), self.rules.capacity)
 
     @property
     def num_inside(self) -> int:

@@ -28,6 +28,20 @@ from takeup.serving.diffusion.execution.convolutions import DeviceAndDtype, devi
 from takeup.serving.diffusion.execution.cuda_graph import CAPTURE_LOCK
 from takeup.serving.model import Request
 
+# Decoding of latents: large images in tiles, whose memory is bounded --------------------------------------------------
+
+MAX_WHOLE_PIXELS = 2048 * 2048
+
+
+def decoded(vae: Any, latents: torch.Tensor, max_pixels: int = MAX_WHOLE_PIXELS) -> torch.Tensor:
+    """Decode latents; in overlapping tiles, as diffusers does, if the image has more than `max_pixels`."""
+    factor = 2 ** (len(vae.config.block_out_channels) - 1)
+    is_large = latents.shape[-1] * latents.shape[-2] * factor**2 > max_pixels
+    decode = vae.tiled_decode if is_large and hasattr(vae, "tiled_decode") else vae.decode
+    image: torch.Tensor = decode(latents, return_dict=False)[0]
+    return image
+
+
 # Common base of Stable Diffusion 3 and Flux: a flow-matching transformer with a schedule shift ------------------------
 
 SHIFTED = "diffusers.pipelines.flux.pipeline_flux"
@@ -58,10 +72,8 @@ class FlowTransformer:
     def decode(self, run: DenoisingRun) -> torch.Tensor:
         vae = self.pipeline.vae
         latents = self._unpacked(run) / vae.config.scaling_factor + vae.config.shift_factor
-        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(
-            vae.decode(latents, return_dict=False)[0], output_type="pt"
-        )
-        return decoded
+        image: torch.Tensor = self.pipeline.image_processor.postprocess(decoded(vae, latents), output_type="pt")
+        return image
 
     def _unpacked(self, run: DenoisingRun) -> torch.Tensor:
         """Latents as an image."""
@@ -276,14 +288,13 @@ class StableDiffusion:
     @CAPTURE_LOCK.shared()
     def decode(self, run: DenoisingRun) -> torch.Tensor:
         vae = self.pipeline.vae
-        image = vae.decode((run.latents / vae.config.scaling_factor).to(vae.dtype), return_dict=False)[0]
+        image = decoded(vae, (run.latents / vae.config.scaling_factor).to(vae.dtype))
         flagged = None
         if self.pipeline.safety_checker is not None:
             image, flagged = self.pipeline.run_safety_checker(image, image.device, self.where[1])
-        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(
-            image, output_type="pt", do_denormalize=[not one for one in flagged or [False]]
-        )
-        return decoded
+        shown = [not one for one in flagged or [False]]
+        pixels: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt", do_denormalize=shown)
+        return pixels
 
     def _has_branches(self, request: Request) -> bool:
         return request.guidance > 1 and self.network.config.time_cond_proj_dim is None
@@ -355,11 +366,11 @@ class StableDiffusionXL(StableDiffusion):
             latents = latents * spread / vae.config.scaling_factor + mean
         else:
             latents = latents / vae.config.scaling_factor
-        image = vae.decode(latents.to(vae.dtype), return_dict=False)[0]
+        image = decoded(vae, latents.to(vae.dtype))
         if self.pipeline.watermark is not None:
             image = self.pipeline.watermark.apply_watermark(image)
-        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
-        return decoded
+        pixels: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
+        return pixels
 
     def _sizes(self, request: Request, pooled: torch.Tensor) -> torch.Tensor:
         size = size_of(self.pipeline, request)

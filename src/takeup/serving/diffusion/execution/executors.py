@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections import OrderedDict, deque
+import logging
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
@@ -31,6 +32,8 @@ from takeup.serving.diffusion.execution.fp8 import Fp8Layers
 from takeup.serving.diffusion.execution.packed_attention import PackedAttention
 from takeup.serving.diffusion.execution.unet_blocks import FusedResidualBlocks, InPlaceTransformers
 from takeup.serving.diffusion.execution.weight_stacks import WeightStacks, stack_layers
+
+LOG = logging.getLogger(__name__)
 
 # Compiled regions: the blocks that make up a network, each compiled once and shared by all equal blocks ---------------
 #
@@ -121,6 +124,8 @@ def _adding(source: Source, numbers: range, at_seam: Callable[[], None] | None, 
 
 ROW_SIZES = (1, 2, 4, 6, 8, 12, 16)
 MAX_STEPS_AHEAD = 2
+MAX_EAGER_CALLS = 120
+"""Of a kind that waits for an idle moment to be captured; then it is captured at once."""
 
 
 class Executor(Protocol):
@@ -134,6 +139,9 @@ class Executor(Protocol):
 
     def pace(self) -> None:
         """Called after launching a step. Blocks if the device lags: new requests queue after all launched work."""
+
+    def idle(self) -> None:
+        """Called when there are no requests."""
 
 
 class EagerExecutor:
@@ -150,6 +158,9 @@ class EagerExecutor:
 
     def pace(self) -> None:
         """No-op: calls are not pipelined."""
+
+    def idle(self) -> None:
+        """No-op: nothing was put off."""
 
 
 @dataclass(slots=True)
@@ -198,11 +209,18 @@ def prepare_network(
     return PreparedNetwork(network, stacks, packed, joined, quartered, eight, lean)
 
 
+def prepare_decoder(vae: Any) -> None:
+    """Channels-last convolutions and fused norms in the image decoder, once; it stays eager."""
+    if type(getattr(vae, "decoder", None)).__name__ == "Decoder" and not hasattr(vae.decoder, "is_fused"):
+        vae.decoder.is_fused = FusedResidualBlocks(channels_last(vae.decoder)).num_blocks > 0
+
+
 class CudaGraphExecutor:
     """Executes calls as CUDA graphs. `compile_options` are those of TorchInductor; None disables compilation.
 
     With `eight_bits` the widest matmuls use FP8, which changes images. Otherwise transformer blocks compute in place,
-    with custom kernels; with `is_lean=False` they are compiled like all others.
+    with custom kernels; with `is_lean=False` they are compiled like all others. With `eager_first` calls of a new kind
+    are made eagerly until there are no requests: compiling and capturing would delay the first image of a size.
     """
 
     def __init__(
@@ -212,8 +230,12 @@ class CudaGraphExecutor:
         *,
         eight_bits: bool = False,
         is_lean: bool = True,
+        eager_first: bool = False,
     ) -> None:
         self._compile_options, self._max_kinds = compile_options, max_kinds
+        self._eager_first = eager_first
+        self._put_off: dict[Hashable, Callable[[], object]] = {}
+        self._num_eager: Counter[Hashable] = Counter()
         self._eight_bits, self._is_lean = eight_bits, is_lean
         self._prepared: dict[int, PreparedNetwork] = {}
         self._calls: OrderedDict[Hashable, _CapturedCall] = OrderedDict()
@@ -222,6 +244,7 @@ class CudaGraphExecutor:
 
     def prepare(self, family: Family) -> None:
         self.prepared(family.network)
+        prepare_decoder(getattr(family.pipeline, "vae", None))
         capture_encoders(family.pipeline)
 
     def prepared(self, network: Any) -> PreparedNetwork:
@@ -235,11 +258,31 @@ class CudaGraphExecutor:
     @torch.no_grad()
     def predict(self, family: Family, rows: BatchRows) -> torch.Tensor:
         prepared = self.prepared(family.network)
-        if rows.addon_inputs.has_hooks:
+        kind = self._kind(family, prepared, rows)
+        record = partial(self._record, kind, family, prepared, replace(rows, runs=()))
+        is_new = rows.addon_inputs.masked is None and kind not in self._calls
+        if rows.addon_inputs.has_hooks or (is_new and self.puts_off(kind, record)):
             with prepared.plain(), CAPTURE_LOCK.shared():
                 return EagerExecutor().predict(family, rows)
         prepared.follow(rows.addon_inputs.weights)
-        return self._call(family, prepared, rows)(rows)
+        return self._call(kind, record)(rows)
+
+    def puts_off(self, kind: Hashable, record: Callable[[], object]) -> bool:
+        """Whether a new kind of call is made eagerly now; then `record` is called when there are no requests."""
+        self._num_eager[kind] += 1
+        if not self._eager_first or self._num_eager[kind] > MAX_EAGER_CALLS:
+            self._put_off.pop(kind, None)
+            return False
+        self._put_off[kind] = record
+        return True
+
+    @torch.no_grad()
+    def idle(self) -> None:
+        if self._put_off:
+            try:
+                self._put_off.pop(next(iter(self._put_off)))()
+            except Exception as problem:  # it is tried again in a request, which then fails
+                LOG.warning("a network call could not be captured: %s", problem)
 
     def pace(self) -> None:
         if not cuda.is_available() or not cuda.is_initialized():
@@ -250,19 +293,23 @@ class CudaGraphExecutor:
         if len(self._sent) > MAX_STEPS_AHEAD:
             self._sent.popleft().synchronize()
 
-    def _call(self, family: Family, prepared: PreparedNetwork, rows: BatchRows) -> _CapturedCall:
+    def _kind(self, family: Family, prepared: PreparedNetwork, rows: BatchRows) -> Hashable:
         masked = rows.addon_inputs.masked
-        num_rows = num_padded(len(rows.sample), ROW_SIZES) if masked is None else len(rows.sample)
         is_silent = prepared.packed.is_silent(rows.inputs["encoder_hidden_states"])
         aided = rows.addon_inputs.residuals is not None, masked and masked.kind
-        kind = (id(family.network), num_rows, aided, is_silent, _shapes(rows))
+        return id(family.network), _num_rows(rows), aided, is_silent, _shapes(rows)
+
+    def _call(self, kind: Hashable, record: Callable[[], object]) -> _CapturedCall:
         if kind not in self._calls:
-            made = self._calls[kind] = self._made(partial(_CapturedCall, family, prepared, rows, num_rows))
-            self._pool = self._pool if made.is_recorded else None
+            record()
         self._calls.move_to_end(kind)
+        return self._calls[kind]
+
+    def _record(self, kind: Hashable, family: Family, prepared: PreparedNetwork, rows: BatchRows) -> None:
+        made = self._calls[kind] = self._made(partial(_CapturedCall, family, prepared, rows, _num_rows(rows)))
+        self._pool = self._pool if made.is_recorded else None
         while len(self._calls) > self._max_kinds:
             self._calls.popitem(last=False)
-        return self._calls[kind]
 
     def _made(self, make: Callable[[Any], _CapturedCall]) -> _CapturedCall:
         """Capture a call of a new kind; when out of memory, empty the cache, then drop all captured calls."""
@@ -283,6 +330,10 @@ class CudaGraphExecutor:
         self._calls.clear()
         gc.collect()
         cuda.empty_cache()
+
+
+def _num_rows(rows: BatchRows) -> int:
+    return num_padded(len(rows.sample), ROW_SIZES) if rows.addon_inputs.masked is None else len(rows.sample)
 
 
 def _autotune_convolutions(device: torch.device) -> None:
@@ -319,6 +370,7 @@ class _CapturedCall:
         ]
         if self._bound is not None:
             self._bound.forget()
+        self._seen = (None, None)  # weights may have changed between the request and the capture
 
     @property
     def is_recorded(self) -> bool:

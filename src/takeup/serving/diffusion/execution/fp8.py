@@ -6,6 +6,7 @@ authoritative: LoRAs are merged into those, and `refresh` rounds them again. Thi
 quality gate.
 """
 
+import re
 from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any
@@ -17,7 +18,10 @@ from takeup.serving.diffusion.execution.weight_stacks import WeightStacks
 
 FP8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FP8).max
-FP8_LAYERS = ("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn2.to_q", "ff.net.0.proj", "ff.net.2")
+FP8_LAYERS = re.compile(
+    r"(attn1\.to_[qkv]|attn2\.to_q|ff(_context)?\.net\.(0\.proj|2))$"
+    r"|transformer_blocks\.\d+\.(attn\.(to_[qkv]|add_[qkv]_proj|to_out\.0|to_add_out)|proj_mlp|proj_out)$"
+)
 GRAIN = 16  # FP8 matmuls require multiples of this
 
 
@@ -32,7 +36,7 @@ class Fp8Layers:
         forwards = {}
         for stack, block, scale in zip(self._stacks, self._blocks, self._scales, strict=True):
             for number, path in enumerate(stack.paths):
-                if path.endswith(FP8_LAYERS):
+                if FP8_LAYERS.search(path):
                     _bind(modules, path, block, number, scale)
                     forwards[modules[path]] = MethodType(_linear, modules[path])
         self.refresh()
@@ -82,4 +86,4 @@ def _linear(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _fits(stack: Any) -> bool:
-    return any(path.endswith(FP8_LAYERS) for path in stack.paths) and not any(size % GRAIN for size in stack.shape)
+    return any(FP8_LAYERS.search(path) for path in stack.paths) and not any(size % GRAIN for size in stack.shape)

@@ -1,6 +1,7 @@
 """Backend in this process: opens a model by name, and runs its step loop and the threads around it."""
 
 import hashlib
+import io
 import os
 import threading
 import time
@@ -39,17 +40,30 @@ from takeup.serving.editing.masked.initial_latents import composite, mask_pixels
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Cancelled, Request
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, AdapterLERC
-from takeup.serving.server.backends import ImageJob, JobHandle, ModelCard
-from takeup.serving.server.image_codec import encode_image
+from takeup.serving.server.backends import ImageFormat, ImageJob, JobHandle, ModelCard
 
 # Chooses how a pipeline is computed on its device: CUDA graphs on CUDA, eager elsewhere -------------------------------
 
 
-def compute_for(device: torch.device | str, *, compiles: bool = True) -> Executor:
-    """The executor for networks on this device."""
+FP8_CAPABILITY = (8, 9)
+
+
+def compute_for(device: torch.device | str, *, compiles: bool = True, eight_bits: bool = False) -> Executor:
+    """The executor for networks on this device; the first images of a size are eager while there are requests."""
     if torch.device(device).type != "cuda":
         return EagerExecutor()
-    return CudaGraphExecutor(DEFAULT_OPTIONS if compiles else None)
+    return CudaGraphExecutor(DEFAULT_OPTIONS if compiles else None, eight_bits=eight_bits, eager_first=True)
+
+
+def check_precision(precision: str, device: torch.device | str, family: Family) -> None:
+    """Refuse eight-bit products where they cannot be computed."""
+    if precision != "fp8":
+        return
+    if torch.device(device).type != "cuda" or torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+        raise BadInput(f"precision fp8 needs a GPU with eight-bit products, found {device}; leave out --precision")
+    if isinstance(family, StockPipeline):
+        name = type(family.pipeline).__name__
+        raise BadInput(f"precision fp8 is not supported for a {name}; leave out --precision")
 
 
 def stacks_for(compute: Executor, family: Family) -> WeightStacks | None:
@@ -365,6 +379,17 @@ class LocalBackend:
             self._num_open += change
 
 
+def encode_image(image: torch.Tensor, kind: ImageFormat, quality: int) -> bytes:
+    """The file of one decoded image (values from 0 to 1, channels first)."""
+    if not torch.isfinite(image).all():
+        raise BadInput("the image has numbers that are not finite; use weaker LoRAs, guidance or ControlNets")
+    pixels = (image.float().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+    file = io.BytesIO()
+    options: dict[str, Any] = {} if kind == "png" else {"quality": quality}
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
 def _close_all(engine: StepEngine) -> None:
     """Close the add-ons that can be closed."""
     held: Sequence[object] = engine.add_ons
@@ -403,6 +428,7 @@ class ServingPlan:
     num_cpu_threads: int | None = None
     templates: TemplateStorage = field(default_factory=TemplateStorage)
     checks_safety: bool = True
+    precision: str = "auto"
 
     def build(self) -> LocalBackend:
         """Load the model and start its step loop."""
@@ -414,12 +440,14 @@ class ServingPlan:
         if not self.checks_safety:
             pipeline.safety_checker = pipeline.watermark = None
         family, targets = family_of(pipeline), LoraTargets.of(pipeline)
+        check_precision(self.precision, pipeline.device, family)
         usual = usual_pixels(pipeline), *usual_settings(pipeline, self.model)
         if isinstance(family, StockPipeline):
             return self._stock_backend(family, usual)
         nets = self._controlnets(pipeline)
         store = self._store(targets)
-        compute = EagerExecutor() if self.deterministic else compute_for(pipeline.device)
+        eight_bits = self.precision == "fp8"
+        compute = EagerExecutor() if self.deterministic else compute_for(pipeline.device, eight_bits=eight_bits)
         room = NO_TEMPLATES if self.deterministic else self.templates
         editor = make_editor(family, room, binds=binds_edits(compute, family))
         loras = Loras(family, store, stacks=stacks_for(compute, family))

@@ -20,8 +20,8 @@ from takeup.errors import BadInput, UnknownName
 from takeup.serving.diffusion.addons.controlnet.workers import (
     ControlCall,
     ControlWorker,
-    InlineWorker,
     ResidualStream,
+    ThreadWorker,
     control_image,
     scales_of,
 )
@@ -177,7 +177,7 @@ class ControlPart:
 
 
 class Controls:
-    """The add-on. `nets` are the ControlNets by name; `workers` compute them, inline in this thread by default.
+    """The add-on. `nets` are the ControlNets by name; `workers` compute them, in a thread each by default.
 
     With `max_change` above 0, residuals are reused while their predicted relative change stays below it, which changes
     images.
@@ -198,9 +198,7 @@ class Controls:
         if not hasattr(family.network, "up_blocks"):
             raise BadInput("ControlNets are served for U-Nets only; use a Stable Diffusion 1.5 or XL pipeline")
         self._family, self._nets = family, nets
-        self._workers: dict[str, ControlWorker] = {name: InlineWorker(net) for name, net in nets.items()} | dict(
-            workers or {}
-        )
+        self._workers = dict(workers or {name: ThreadWorker(net) for name, net in nets.items()})
         self._keys = itertools.count()
         self._picked: dict[str, tuple[Any, list[slice], dict[str, torch.Tensor]]] = {}
         self.reuse = ResidualReuse(max_change)

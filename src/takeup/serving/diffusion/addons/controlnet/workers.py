@@ -1,4 +1,4 @@
-"""ControlNet calls and the workers that compute them: inline (on first use), in a thread, or in a CUDA stream.
+"""ControlNet calls and the workers that compute them: in a thread, or in a CUDA stream.
 
 The denoiser adds residuals in its decoder: first that of the mid block, then those of the skips from the last to the
 first. So residuals are numbered in *decoder order*: 0 is the mid block, 1 the last skip, and so on. Starting a call on
@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -134,7 +135,7 @@ def scales_of(scale: float, num_residuals: int, guess_mode: bool) -> Sequence[fl
     return list(rising.flip(0))
 
 
-# ControlNet workers: inline (on first use), in a separate thread, or in a separate CUDA stream ------------------------
+# ControlNet workers: in a separate thread, or in a separate CUDA stream ---
 
 
 class ResidualStream(Protocol):
@@ -158,25 +159,6 @@ class ControlWorker(Protocol):
 
     def close(self) -> None:
         """Stop the worker."""
-
-
-class InlineWorker:
-    """Computes in the calling thread, when the first residual is taken."""
-
-    def __init__(self, module: Any) -> None:
-        self.net = ControlNet(module)
-
-    def remember(self, key: int, image: torch.Tensor) -> None:
-        self.net.remember(key, image)
-
-    def forget(self, key: int) -> None:
-        self.net.forget(key)
-
-    def start(self, call: ControlCall) -> ResidualStream:
-        return _FutureStream(lambda: self.net.residuals(call))
-
-    def close(self) -> None:
-        """No-op: nothing is running."""
 
 
 class ThreadWorker:
@@ -227,7 +209,7 @@ class StreamWorker:
 
     def __init__(self, module: Any, compute: CudaGraphExecutor) -> None:
         self._net = ControlNet(module)
-        self._prepared = compute.prepared(module)
+        self._compute, self._prepared = compute, compute.prepared(module)
         self._calls: dict[Hashable, _CapturedCalls] = {}
         self._stream = cuda.Stream(module.device) if module.device.type == "cuda" else None
         self._pool = cuda.graph_pool_handle() if self._stream is not None else None
@@ -240,22 +222,28 @@ class StreamWorker:
 
     @torch.no_grad()
     def start(self, call: ControlCall) -> ResidualStream:
-        recording = self._recording(call)
+        kind = self._kind(call)
+        if kind not in self._calls:
+            record = partial(self._record, kind, call, self._net.embedded(call.images))
+            if self._compute.puts_off((id(self), kind), record):
+                with self._prepared.plain():
+                    return _FutureStream(partial(list, self._net.residuals(call)))
+            record()
         with self._beside():
-            residuals = recording.replay(call)
+            residuals = self._calls[kind].replay(call)
             return _EventStream(residuals, len(call.tensors["sample"]), self._event())
 
     def close(self) -> None:
         """Drop the CUDA graphs."""
         self._calls.clear()
 
-    def _recording(self, call: ControlCall) -> _CapturedCalls:
-        num_rows = num_padded(len(call.tensors["sample"]), ROW_SIZES)
+    def _kind(self, call: ControlCall) -> Hashable:
         is_silent = self._prepared.packed.is_silent(call.tensors["encoder_hidden_states"])
-        kind = num_rows, is_silent, tuple((name, tensor.shape[1:]) for name, tensor in call.tensors.items())
-        if kind not in self._calls:
-            self._calls[kind] = _CapturedCalls(self._net, self._prepared, call, num_rows, self._pool)
-        return self._calls[kind]
+        sizes = tuple((name, tensor.shape[1:]) for name, tensor in call.tensors.items())
+        return num_padded(len(call.tensors["sample"]), ROW_SIZES), is_silent, sizes
+
+    def _record(self, kind: Any, call: ControlCall, embedded: torch.Tensor) -> None:
+        self._calls[kind] = _CapturedCalls(self._net, self._prepared, call, embedded, kind[0], self._pool)
 
     def _beside(self) -> AbstractContextManager[Any]:
         if self._stream is None:
@@ -288,17 +276,26 @@ class _EventStream:
 class _CapturedCalls:
     """The calls of one shape: static buffers, and the captured pass over them."""
 
-    def __init__(self, net: ControlNet, prepared: PreparedNetwork, call: ControlCall, num_rows: int, pool: Any) -> None:
+    def __init__(
+        self,
+        net: ControlNet,
+        prepared: PreparedNetwork,
+        call: ControlCall,
+        embedded: torch.Tensor,
+        num_rows: int,
+        pool: Any,
+    ) -> None:
         self._net, self._packed = net, prepared.packed
-        embedded = net.embedded(call.images)
         self._buffers = StaticBuffers({**call.tensors, "embedded": embedded}, num_rows)
         self._inputs = dict(self._buffers.tensors)
         self._embedded = self._inputs.pop("embedded")
         self._text = prepared.packed.blocks(self._inputs["encoder_hidden_states"])
         self._is_silent = prepared.packed.is_silent(call.tensors["encoder_hidden_states"])
-        self._seen: tuple[list[torch.Tensor], tuple[int, ...]] = ([], ())
+        self._seen: tuple[list[torch.Tensor], tuple[int, ...]] = ([], call.images)
+        self._buffers.fill({"embedded": embedded})
         self._fill(call)
         self._pass: CapturedPass = capture(self._compute, embedded.device, pool)
+        self._seen = ([], ())  # the image of the request may be gone
 
     def replay(self, call: ControlCall) -> Tensors:
         """All residuals in decoder order, for all rows of the buffers."""
