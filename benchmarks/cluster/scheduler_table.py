@@ -22,7 +22,7 @@ NUM_DAYS, SPOT_DAYS, DAY_S = 62, 31, 86_400.0
 EVALUATED = ("yarn_cs", "chronus", "lyra", "fgd")
 PUBLISHED = tuple(f"{name}_published" for name in EVALUATED)
 STOCK = ("kube", "kueue", "high_first", "kube+quota", "slurm+quota")
-OURS = ("gfs", "gfs_notice", "gfs_promised", "gfs_published", "gfs_artifact")
+OURS = ("gfs", "gfs_notice", "gfs_promised", "gfs_published")
 BROKEN_BAR = 0.1
 REDUCTION_BARS = {"eviction": 0.33, "spot_jqt_s": 0.44, "high_jqt_s": 0.60}
 
@@ -45,11 +45,6 @@ class Row:
     high_p99_jct_s: float
     lost_gpu_h: float
     promised_share: float
-
-
-def quota_of(name: str) -> SpotQuota:
-    """The quota that goes with a scheduler: all get the same, but the released code's never learns from evictions."""
-    return SpotQuota(has_feedback=name != "gfs_artifact")
 
 
 def lived(workload: Workload, name: str, quota: SpotQuota) -> Outcome:
@@ -107,7 +102,7 @@ def _rows(preset: str, seeds: Sequence[int], names: tuple[str, ...]) -> dict[str
         workload = generate(preset, Streams(seed), NUM_DAYS)
         fifo = lived(workload, "fifo", SpotQuota())
         for name in names:
-            rows[name].append(row_of(lived(workload, name, quota_of(name)), fifo))
+            rows[name].append(row_of(lived(workload, name, SpotQuota()), fifo))
     return rows
 
 

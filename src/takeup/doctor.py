@@ -57,7 +57,6 @@ REQUIREMENTS = (
         why_not="takeup.caching.engines.spark.plugin_jar:why_not",
     ),
     Requirement("caching engine dask", ("dask",), why_not="takeup.caching.engines.dask.plugins:why_unsupported"),
-    Requirement("cluster engine embedded"),
     Requirement(
         "cluster engine slurm",
         programs=("squeue", "sinfo", "scontrol", "sacctmgr"),
@@ -77,7 +76,6 @@ REQUIREMENTS = (
     Requirement("serving over HTTP (takeup serve)", ("web", "diffusion")),
     Requirement("serving workers on Ray", ("ray",)),
     Requirement("streaming engine dash"),  # its link is paced in this process
-    Requirement("streaming link namespaces", programs=("ip", "tc"), remedy=ROUTER, needs_root=True),
     Requirement("training engine pytorch", ("torch",)),
     Requirement("sweeps on a Dask cluster", ("dask",)),
 )

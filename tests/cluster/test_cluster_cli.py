@@ -45,8 +45,6 @@ WITH_REPORT = [
     ("offer", "--gpus", "4", "--at-day", "2", *H800),
     ("benefit", "gfs", "--against", "slurm", "--price", "2", "--high-price", "3", "--to-day", "3", *H800),
     ("forecast", "persistence,last_week_peak", "--hours", "2", "--probability", "0.8"),
-    ("play", "gfs", "--for-s", "30000", *H800),
-    ("play", "gfs", "--for-s", "3000", "--period-s", "1000", "--dry-run", *H800),
 ]
 
 
@@ -75,14 +73,6 @@ def test_comparing_draws_the_evictions(run: Run) -> None:
     assert outcome.code == 0
     assert outcome.out.startswith("Cluster: fifo, yarn_cs, gfs on small\n")
     assert outcome.err == f"wrote {Path('takeup-out') / 'spot-evictions.png'}\n"
-
-
-def test_running_tells_decisions_on_stderr(run: Run) -> None:
-    outcome = run("cluster", "play", "fifo", "--for-s", "20000", *H800)
-
-    assert outcome.code == 0
-    assert "applied: start job-0 on node-" in outcome.err
-    assert "The cluster now" in outcome.out
 
 
 def test_prices_by_pool_are_shown(run: Run) -> None:
@@ -208,9 +198,9 @@ def test_a_trace_without_labels_says_who_became_spot(run: Run) -> None:
         (("run", "gfs", "--engine", "slrum"), "no cluster engine 'slrum'; did you mean 'slurm'?"),
         (("run", "gfs", "--engine", "slurm"), "name a file with '--journal'"),
         (("run", "gfs", "--engine", "kubernetes", "--conf", "nowhere", "--dry-run"), "nowhere"),
-        (("run", "gfs"), "'run' needs an engine, slurm or kubernetes; 'play' is for simulated jobs"),
-        (("play", "gfs,fifo"), "'play' takes one policy"),
-        (("play", "gfs", "--period-s", "0"), "--period-s is 0.0"),
+        (("run", "gfs"), "'run' needs an engine, slurm or kubernetes; 'simulate' is for jobs in virtual time"),
+        (("run", "gfs,fifo", "--engine", "slurm"), "'run' takes one policy"),
+        (("run", "gfs", "--engine", "slurm", "--period-s", "0"), "--period-s is 0.0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.cluster_outcomes import HOUR_S, outcome, workload
-from takeup.cluster.engines.embedded import EmbeddedEngine
+from support.embedded_cluster import EmbeddedEngine
 from takeup.cluster.model import Evict, Grade, Kind, Start, State
 from takeup.cluster.quota.allocator import Menu, SpotPromise
 from takeup.cluster.report.benefit import GpuPrices, benefit_of

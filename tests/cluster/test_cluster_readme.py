@@ -46,7 +46,7 @@ def test_every_verb_is_in_the_readme_and_in_the_guide() -> None:
     guide = (ROOT / "docs/guides/sell-idle-gpus.md").read_text("utf-8")
     verbs = set(cluster.commands)
 
-    assert verbs == {"simulate", "compare", "whatif", "play", "run", "offer", "benefit", "forecast"}
+    assert verbs == {"simulate", "compare", "whatif", "run", "offer", "benefit", "forecast"}
     assert all(f"takeup cluster {verb}" in guide for verb in verbs)
     assert all(f"`{verb}`" in README or f"`takeup cluster {verb}`" in README for verb in verbs)
 

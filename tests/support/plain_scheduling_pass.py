@@ -101,8 +101,10 @@ class PlainPass:
         """On which terms a spot job may run; None if on none."""
         if not self.rules.uses_quota:
             return Grade.OPPORTUNISTIC
-        promised = [job, *(run.job for run in self.runs.values() if run.grade == Grade.GUARANTEED)]
-        held = sum(it.num_gpus if self.rules.counts_workers else it.gpus_per_worker for it in promised)
+        every = [run for run in self.runs.values() if run.grade == Grade.GUARANTEED]
+        live = [run for run in every if run.is_promised(self.now_s)]
+        promised = [job, *(run.job for run in (live if self.rules.opportunistic else every))]
+        held = sum(it.num_gpus for it in promised)
         if held <= self.quota_gpus and (job.guarantee_h > 0 or not self.rules.opportunistic):
             return Grade.GUARANTEED
         return Grade.OPPORTUNISTIC if self.rules.opportunistic else None
@@ -134,7 +136,7 @@ class PlainPass:
             return idle
         if self.rules.score == rule.SHELTERED:
             return idle - 100 * (self.held(node, Kind.HIGH) + (taken if job.kind == Kind.HIGH else 0))
-        if self.rules.score in (rule.PACKED, rule.PACKED_BLIND):
+        if self.rules.score == rule.PACKED:
             return 100 * (idle + 1) - self.held(node, job.kind) - taken
         artifact = self.rules.score == rule.FRAGMENT_ARTIFACT
         return _fragments(idle - asked, artifact) - _fragments(idle, artifact)
@@ -142,7 +144,9 @@ class PlainPass:
     def make_room(self, job: Job) -> tuple[str, ...] | None:
         """Nodes for all workers after evictions; None if that cannot be done."""
         plan = self.newest(job) if self.rules.victims == rule.NEWEST else self.node_by_node(job)
-        if plan is None or not self.pays(job, plan):
+        high = [job.num_gpus, *(run.job.num_gpus for run in self.runs.values() if run.job.kind == Kind.HIGH)]
+        nominal = self.rules.high_share * sum(node.num_gpus for node in self.state.nodes)
+        if plan is None or sum(high) > nominal or not self.pays(job, plan):
             return None
         for name in sorted(plan.victims, key=self.number.__getitem__):
             victim = self.runs.pop(name)
@@ -244,13 +248,6 @@ class PlainPass:
         """GPU-seconds that are gone if a job stops now."""
         return self.runs[name].job.num_gpus * (self.now_s - self.runs[name].saved_s)
 
-    def waste(self, name: str) -> float:
-        """GPU-seconds lost, as the two-pointer rule counts them."""
-        run = self.runs[name]
-        if self.rules.victims == rule.SINCE_START:
-            return run.job.num_gpus * (self.now_s - run.start_s)
-        return self.lost(name)
-
     def price(self, name: str) -> float:
         """What the eviction of a job costs."""
         run = self.runs[name]
@@ -280,8 +277,8 @@ class PlainPass:
         if self.gpus(set(here), node) < missing:
             return None
         run, how = self.runs, self.rules.victims
-        if how in (rule.TWO_POINTERS, rule.SINCE_START):
-            return self.two_pointers(node, sorted(here, key=lambda name: -self.waste(name)), missing)
+        if how == rule.TWO_POINTERS:
+            return self.two_pointers(node, sorted(here, key=lambda name: -self.lost(name)), missing)
         if how == rule.FEWEST:
             chosen = set(here)
             for name in sorted(here, key=lambda name: run[name].start_s):
@@ -317,9 +314,9 @@ class PlainPass:
             return len(victims), -earliest_s
         if how == rule.FRAGMENT_NODE:
             return _fragments(room - asked) - _fragments(room), 0
-        if how in (rule.TWO_POINTERS, rule.SINCE_START):
+        if how == rule.TWO_POINTERS:
             window = len(self.sizes) * next(iter(self.state.nodes)).num_gpus * 744 * 3600
-            lost = sum(self.waste(name) for name in sorted(victims, key=self.number.__getitem__))
+            lost = sum(self.lost(name) for name in sorted(victims, key=self.number.__getitem__))
             return room, 1e-4 * len(victims) + 5 * lost / window
         shares = sum(1 / self.runs[name].job.num_workers for name in victims)
         return room, 0 if how == rule.TIGHTEST else shares

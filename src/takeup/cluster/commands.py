@@ -37,6 +37,10 @@ TRACE_OPTIONS: dict[str, dict[str, Any]] = {
 QUOTA_OPTIONS: dict[str, dict[str, Any]] = {
     "--feedback/--no-feedback": {"default": True, "help": "Whether broken guarantees correct the quota."},
     "--model": {"default": "anchored", "show_default": True, "help": "The forecast of demand behind the quota."},
+    "--wait-price": {
+        "type": float,
+        "help": "Spot GPU-hours worth an hour less of waiting of a high-priority GPU; 10 if absent, 0 is FIFO.",
+    },
     "--probability": {"default": 0.9, "show_default": True, "help": "Share of guarantees to keep."},
 }
 WINDOW_OPTIONS: dict[str, dict[str, Any]] = {
@@ -69,11 +73,12 @@ def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
 def cluster() -> None:
     """Spot jobs on a GPU fleet, with a forecast of the capacity that can be guaranteed (GFS).
 
-    Policies: fifo fifo_strict high_first kube kueue kueue_strict slurm kai kube+quota slurm+quota gfs gfs_notice
+    Policies: fifo fifo_strict easy srtf high_first kube kueue kueue_cohort kueue_strict slurm kai kube+quota
+    slurm+quota gfs gfs_notice
     gfs_promised gfs_published gfs_simple_place gfs_simple_preempt gfs_published_simple_place
-    gfs_published_simple_preempt gfs_artifact; yarn_cs chronus lyra fgd as the GFS paper evaluated them, and
+    gfs_published_simple_preempt; yarn_cs chronus lyra fgd as the GFS paper evaluated them, and
     yarn_cs_published chronus_published lyra_published fgd_published as their own papers say.
-    Engines: slurm and kubernetes for run, embedded for play.
+    Engines: slurm and kubernetes for run.
     Workloads: small a100_2296 a100_2296_low a100_2296_high v2026 v2026_served.
     """
 
@@ -131,6 +136,7 @@ def benefit(policy: str, as_json: bool, out: Path | None, quiet: bool, **setting
 @click.option("--price", "prices", multiple=True, help="USD for a GPU-hour: MODEL=USD or a number. May be repeated.")
 @click.option("--own", "own_policy", help="The site's own policy; slurm for sacct, kube for pods, fifo for others.")
 @click.option("--saves-s", type=float, help="Jobs save their work when told, this many seconds before they must leave.")
+@click.option("--frontier", is_flag=True, help="Also at other prices of waiting, from FIFO to evictions at once.")
 @click.option("--spot-share", "drawn_share", type=float, help="Draw this share of jobs as spot; never without asking.")
 @with_options({name: TRACE_OPTIONS[name] for name in ("--seed", "--time-unit-s", "--checkpoint-s", "--guarantee-h")})
 @with_options({name: TRACE_OPTIONS[name] for name in ("--spot-organisation spot_organisations",)}, QUOTA_OPTIONS)
@@ -152,7 +158,7 @@ def whatif(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> 
 def forecast(models: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Forecast the highest demand of the next hours with MODELS, separated by commas, and backtest them.
 
-    Models: anchored persistence last_week_peak orglinear orglinear_normalised.
+    Models: anchored persistence last_week_peak.
     """
     settings["models"] = models.split(",")
     show(_report("forecast", "gfs", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
@@ -160,19 +166,9 @@ def forecast(models: str, as_json: bool, out: Path | None, quiet: bool, **settin
 
 ROUND_OPTIONS: dict[str, dict[str, Any]] = {
     "--metrics": {"help": "File for metrics in the text format of Prometheus."},
+    "--listen": {"help": "Serve /metrics, /healthz and /readyz here: HOST:PORT, or a port of the loopback address."},
     "--dry-run": {"is_flag": True, "help": "Shadow mode: report decisions with their reasons, change nothing."},
 }
-
-
-@cluster.command()
-@click.argument("policy", default="gfs")
-@click.option("--for-s", type=float, help="Seconds to play, one day if absent.")
-@click.option("--period-s", type=float, help="Seconds between two rounds, 300 if absent.")
-@with_options(TRACE_OPTIONS, QUOTA_OPTIONS, ROUND_OPTIONS)
-@output_options
-def play(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Run POLICY as a controller of simulated jobs, in virtual time. Every decision is printed with its reason."""
-    show(_report("play", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
 @cluster.command("run")
@@ -188,7 +184,6 @@ def play(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: 
 def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Run POLICY as the controller of a real Slurm or Kubernetes cluster.
 
-    Every decision is printed with its reason. Slurm needs '--dry-run' or '--journal'. `play` does the same with
-    simulated jobs.
+    Every decision is printed with its reason. Slurm needs '--dry-run' or '--journal'.
     """
     show(_report("run", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)

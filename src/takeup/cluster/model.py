@@ -95,6 +95,10 @@ class Run:
     saved_s: float
     num_evictions: int = 0
 
+    def is_promised(self, now_s: float) -> bool:
+        """Whether it has a promise whose hours are not over."""
+        return self.grade == Grade.GUARANTEED and now_s - self.start_s < 3600.0 * self.job.guarantee_h
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -140,6 +144,14 @@ class State:
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     evictions: tuple[Eviction, ...] = ()
     nominations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def may_move(self, job_id: str, for_job: str) -> bool:
+        """Whether a spot job without a promise may leave its nodes to a waiting job with wider workers."""
+        run = next((run for run in self.runs if run.job.id == job_id), None)
+        wait = next((wait for wait in self.waiting if wait.job.id == for_job), None)
+        if run is None or wait is None or run.job.kind == Kind.HIGH or run.is_promised(self.now_s):
+            return False
+        return run.job.gpus_per_worker < wait.job.gpus_per_worker
 
 
 # Decisions ------------------------------------------------------------------------------------------------------------

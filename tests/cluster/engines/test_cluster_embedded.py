@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.cluster_outcomes import HOUR_S, workload
-from takeup.cluster.engines import find_engine
-from takeup.cluster.engines.embedded import EmbeddedEngine
+from support.embedded_cluster import EmbeddedEngine
 from takeup.cluster.model import Evict, Grade, Hold, Quota, SetQuota, Start, Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.quota.allocator import SpotQuota
@@ -29,10 +28,6 @@ def at(given: EmbeddedEngine, hours: float) -> EmbeddedEngine:
 
 def start(job: str, *nodes: str, grade: Grade = Grade.OPPORTUNISTIC) -> Start:
     return Start(job, nodes, grade, "because")
-
-
-def test_the_engine_is_found_by_its_name() -> None:
-    assert find_engine("embedded") is EmbeddedEngine
 
 
 def test_jobs_come_when_they_were_submitted_and_go_when_they_are_done() -> None:

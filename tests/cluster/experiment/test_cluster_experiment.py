@@ -145,7 +145,6 @@ def test_simulate_and_compare_agree() -> None:
         {"verb": "benefit", "prices": ["1.5"], "to_day": 3},
         {"verb": "offer", "at_day": 2, **H800},
         {"verb": "forecast", "models": ["persistence"]},
-        {"verb": "play", "for_s": 20_000, **H800},
     ],
     ids=lambda values: str(values["verb"]),
 )

@@ -229,20 +229,6 @@ def test_every_day_is_replayed_under_both_policies(stub: Callable[..., type[Stub
     assert all([row[0] for row in day.rows] == ["gfs", "kube"] for day in days)
 
 
-def test_the_embedded_engine_plays_a_workload_in_virtual_time() -> None:
-    told: list[str] = []
-    report = run(
-        scenario(verb="play", engine=None, dry_run=False, pools=["H800"], for_s=86_400.0, period_s=None),
-        tell=told.append,
-    )
-    found = tables(report)
-
-    assert report.notes[0] == "289 rounds, 0 of them failed"
-    assert any(line.startswith("applied: start job-0 on node-") for line in told)
-    assert found["The cluster now"][0][0] == "H800"
-    assert {row[1] for row in found["Decisions"]} == {"applied"}
-
-
 def test_an_unknown_engine_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match="no cluster engine 'slrum'; did you mean 'slurm'"):
         run(scenario(engine="slrum"))

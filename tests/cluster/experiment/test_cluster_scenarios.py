@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from cluster.cluster_outcomes import HOUR_S, two_pools, workload
 from takeup.cluster.commands import QUOTA_OPTIONS, TRACE_OPTIONS, WINDOW_OPTIONS, cluster
-from takeup.cluster.contract import Evidence, StaticQuota
 from takeup.cluster.experiment import ClusterScenario, run, run_again
-from takeup.cluster.experiment.replays import DayProgress, quota_source, scheduler_of
+from takeup.cluster.experiment.replays import quota_source, scheduler_of
 from takeup.cluster.experiment.scenario import load_workload, report_on, select_jobs
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.quota.allocator import SpotQuota
@@ -157,29 +156,6 @@ def test_the_same_scenario_is_drawn_once_and_a_changed_file_is_read_again(tmp_pa
 # Progress -------------------------------------------------------------------------------------------------------------
 
 
-def evidence(now_s: float) -> Evidence:
-    return Evidence(now_s, 8.0, 8.0, 0.0, 0.0, ("us",), np.zeros(1), np.zeros((0, 1)))
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 10)), max_size=30))
-def test_days_are_ticked_once_for_each_pool_and_all_of_them_at_the_end(asked: list[tuple[str, float]]) -> None:
-    ticks: list[None] = []
-    days = DayProgress(StaticQuota(0.5), lambda: ticks.append(None))
-    for pool, day in sorted(asked, key=lambda pair: pair[1]):
-        days.quota(pool, evidence(day * 86_400))
-    latest = {pool: max(int(day) for name, day in asked if name == pool) for pool, _ in asked}
-
-    assert len(ticks) == sum(latest.values()) == days.num_ticks
-    days.finish(22)
-    assert len(ticks) == 22
-
-
-def test_watching_days_changes_no_quota() -> None:
-    watched = DayProgress(StaticQuota(0.5), lambda: None).quota("a", evidence(0.0))
-
-    assert watched == StaticQuota(0.5).quota("a", evidence(0.0))
-
-
 # What is shown --------------------------------------------------------------------------------------------------------
 
 SHOWN = [
@@ -188,7 +164,6 @@ SHOWN = [
     {"verb": "benefit", "prices": ["1"]},
     {"verb": "offer", "pools": ["H800"], "at_day": 1.5},
     {"verb": "forecast", "models": ["anchored"]},
-    {"verb": "play", "pools": ["H800"], "for_s": 3000},
 ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from takeup.cluster.experiment import ClusterScenario, run
-from takeup.cluster.experiment.whatif import column_map
+from takeup.cluster.experiment.whatif import FRONTIER, column_map
 from takeup.cluster.file_kinds import answer_records
 from takeup.core.file_kinds import rows_of, sample_of
 from takeup.core.report import Report
@@ -67,6 +67,16 @@ def test_jobs_that_save_when_told_lose_less(tmp_path: Path) -> None:
 
     assert rows[-1]["policy"] == "gfs_notice"
     assert rows[-1]["lost"] <= min(row["lost"] for row in rows if row["evictions"])
+
+
+def test_the_frontier_begins_with_fifo(tmp_path: Path) -> None:
+    rows = {row["policy"]: row for row in rows_of(report_of(sacct(tmp_path), frontier=True))}
+    prices = [f"gfs at {price:g}" for price in FRONTIER]
+
+    assert list(rows)[-len(prices) :] == prices
+    assert rows["gfs at 0"]["useful GPU time"] == rows["fifo"]["useful GPU time"]
+    assert rows["gfs at 0"]["evictions"] == 0
+    assert rows["gfs at 100"]["high JQT"] <= rows["gfs at 0"]["high JQT"]
 
 
 def test_records_are_read_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

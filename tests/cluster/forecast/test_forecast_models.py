@@ -14,12 +14,12 @@ from takeup.cluster.forecast.forecaster import Forecast, Forecaster, Scope
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput, UnknownName
 
-NAMES = ("anchored", "persistence", "last_week_peak", "orglinear", "orglinear_normalised")
+NAMES = ("anchored", "persistence", "last_week_peak")
 NUM_SERIES = 3
 
 
 def fresh(name: str, scope: Scope | None = None) -> Forecaster:
-    return make_forecaster(name, scope, attributes=[(series, 0, series) for series in range(NUM_SERIES)])
+    return make_forecaster(name, scope)
 
 
 def fed(name: str, demand: Floats, scope: Scope | None = None) -> Forecaster:
@@ -111,7 +111,7 @@ def test_asking_twice_or_never_before_gives_the_same_bytes(name: str) -> None:
         assert left.tobytes() == right.tobytes()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "orglinear"])
+@pytest.mark.parametrize("name", NAMES)
 def test_new_series_may_appear(name: str) -> None:
     model = fed(name, drawn(50)[:, :1])
     model.observe(50, [10.0, 20.0, 400.0])

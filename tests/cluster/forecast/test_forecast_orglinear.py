@@ -9,8 +9,9 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from takeup.cluster.forecast import make_forecaster, orglinear
-from takeup.cluster.forecast.orglinear import OrgLinear
+from support import orglinear
+from support.orglinear import OrgLinear
+from takeup.cluster.forecast import make_forecaster
 from takeup.errors import BadInput, MissingEngine
 
 HAS_TORCH = find_spec("torch") is not None

@@ -28,6 +28,7 @@ from takeup.cluster.model import (
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.policies.rule_based import PoolHistory, RuleBasedScheduler
 from takeup.cluster.scheduling.rules import SchedulerRules
+from takeup.cluster.scheduling.snapshot import PoolSnapshot, from_state
 from takeup.cluster.simulate import replay
 from takeup.errors import UnknownName
 
@@ -107,31 +108,43 @@ def test_pools_do_not_mix() -> None:
     assert {it.job_id: it.nodes for it in decisions if isinstance(it, Start)} == {"h": ("n0",), "t": ("m0",)}
 
 
+def seen(state: State) -> PoolSnapshot:
+    return from_state(state, "a100", SchedulerRules())
+
+
+def look(memory: PoolHistory, state: State) -> None:
+    memory.look(state, seen(state))
+
+
+def evidence_of(memory: PoolHistory, state: State) -> Evidence:
+    return memory.evidence(state, seen(state))
+
+
 def test_the_memory_holds_the_most_demand_of_each_hour_and_counts_promises() -> None:
     memory = PoolHistory(0.0)
     kept, broken = (run(job(name, SPOT, 2), "n0", grade=Grade.GUARANTEED) for name in ("kept", "broken"))
     busy = run(job("h", HIGH, 8), "n1")
-    memory.look(State(0, NODES, (busy, kept, broken), (Waiting(job("w", HIGH, 4), 0.0),)), "a100")
-    memory.look(State(1800, NODES, (busy, kept, broken), ()), "a100")
+    look(memory, State(0, NODES, (busy, kept, broken), (Waiting(job("w", HIGH, 4), 0.0),)))
+    look(memory, State(1800, NODES, (busy, kept, broken), ()))
     later = State(3700, NODES, (kept,), (), evictions=(Eviction("broken", 3000, ("n0",)),))
-    memory.look(later, "a100")
-    evidence = memory.evidence(later, "a100")
+    look(memory, later)
+    evidence = evidence_of(memory, later)
 
     assert evidence.organisations == ("red",)
     assert evidence.hourly_demand.tolist() == [[12.0]]
     assert (evidence.num_kept, evidence.num_broken) == (1, 1)
-    assert (evidence.capacity_gpus, evidence.idle_gpus, evidence.guaranteed_gpus, evidence.idle_nodes) == (16, 14, 2, 1)
-    assert memory.evidence(later, "a100").num_kept == 0
+    assert (evidence.capacity_gpus, evidence.idle_gpus, evidence.guaranteed_gpus, evidence.idle_nodes) == (16, 14, 0, 1)
+    assert evidence_of(memory, later).num_kept == 0
 
 
 def test_a_promise_is_counted_once_and_not_after_its_hours() -> None:
     memory = PoolHistory(0.0)
     spot = run(job("s", SPOT, 2), "n0", grade=Grade.GUARANTEED)
     for now_s in (0, 3700, 7400):
-        memory.look(State(now_s, NODES, (spot,), ()), "a100")
-    memory.look(State(9000, NODES, (), (), evictions=(Eviction("s", 8000, ("n0",)),)), "a100")
+        look(memory, State(now_s, NODES, (spot,), ()))
+    look(memory, State(9000, NODES, (), (), evictions=(Eviction("s", 8000, ("n0",)),)))
 
-    evidence = memory.evidence(State(9000, NODES, (), ()), "a100")
+    evidence = evidence_of(memory, State(9000, NODES, (), ()))
 
     assert (evidence.num_kept, evidence.num_broken) == (1, 0)
 
@@ -141,8 +154,8 @@ def test_the_memory_counts_the_nodes_on_which_high_priority_jobs_sit_hour_by_hou
     wide, narrow = run(job("wide", HIGH, 2, workers=2), "n0", "n1"), run(job("narrow", HIGH, 2), "n1")
     spot = run(job("s", SPOT, 4), "n0")
     for now_s, runs in ((0, (wide, narrow, spot)), (1800, (narrow, spot)), (3700, (narrow, spot))):
-        memory.look(State(now_s, NODES, runs, ()), "a100")
-    evidence = memory.evidence(State(3700, NODES, (narrow, spot), ()), "a100")
+        look(memory, State(now_s, NODES, runs, ()))
+    evidence = evidence_of(memory, State(3700, NODES, (narrow, spot), ()))
 
     assert evidence.hourly_high_nodes.tolist() == [2]
     assert (evidence.high_nodes_now, evidence.num_nodes) == (1, 2)
@@ -150,10 +163,10 @@ def test_the_memory_counts_the_nodes_on_which_high_priority_jobs_sit_hour_by_hou
 
 def test_a_clock_that_goes_backwards_teaches_nothing() -> None:
     memory = PoolHistory(0.0)
-    memory.look(State(5000, NODES, (), ()), "a100")
-    memory.look(State(100, NODES, (run(job("h", HIGH, 8), "n0"),), ()), "a100")
+    look(memory, State(5000, NODES, (), ()))
+    look(memory, State(100, NODES, (run(job("h", HIGH, 8), "n0"),), ()))
 
-    assert memory.evidence(State(5000, NODES, (), ()), "a100").organisations == ()
+    assert evidence_of(memory, State(5000, NODES, (), ())).organisations == ()
 
 
 # No circles -----------------------------------------------------------------------------------------------------------

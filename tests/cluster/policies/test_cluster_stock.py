@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.simulate.cluster_traces import HIGH, SPOT, workload
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Grade, Job, Kind, Node, Run, Start, State, Waiting
 from takeup.cluster.policies import POLICIES, find_policy
+from takeup.cluster.simulate import replay
 
+HOUR_S = 3600.0
 NODES = (Node("n0", "a", 8), Node("n1", "a", 8))
 
 
@@ -67,3 +70,47 @@ def test_only_strict_kueue_lets_no_job_pass_the_head_of_the_queue() -> None:
     }
 
     assert started == {"kueue": ["small"], "kueue_strict": []}
+
+
+# EASY backfill, Kueue's cohorts, and the bound, on jobs whose times are known -----------------------------------------
+
+
+def starts_h(name: str, *jobs: tuple[Kind, float, float, float], num_nodes: int = 1) -> list[float]:
+    """When each job of (kind, GPUs, submitted at, hours) first started, in hours."""
+    times = [(kind, gpus, HOUR_S * submit_h, HOUR_S * hours) for kind, gpus, submit_h, hours in jobs]
+    outcome = replay(workload(*times, nodes=(8,) * num_nodes), find_policy(name))
+    return (outcome.first_start_s / HOUR_S).tolist()
+
+
+def test_easy_backfill_lets_a_job_pass_only_if_it_ends_before_the_first_can_start() -> None:
+    """Four GPUs are busy until 10; a job of eight waits for them; of two jobs of four only the short one may pass."""
+    jobs = ((HIGH, 4, 0.0, 10.0), (HIGH, 8, 0.1, 1.0), (HIGH, 4, 0.2, 12.0), (HIGH, 4, 0.3, 2.0))
+
+    assert starts_h("easy", *jobs) == pytest.approx([0.0, 10.0, 11.0, 0.3])
+    assert starts_h("fifo", *jobs) == pytest.approx([0.0, 12.2, 0.2, 10.0])
+
+
+def test_easy_backfill_lets_a_long_job_use_nodes_that_the_first_does_not_need() -> None:
+    """The first to wait gets the node that is free at 2; the other one is free from 1 on, for whatever fits."""
+    jobs = ((HIGH, 8, 0.0, 2.0), (HIGH, 6, 0.0, 9.0), (HIGH, 8, 0.1, 1.0), (HIGH, 2, 0.2, 50.0))
+
+    assert starts_h("easy", *jobs, num_nodes=2) == pytest.approx([0.0, 0.0, 2.0, 0.2])
+
+
+def test_a_cohort_evicts_for_high_priority_up_to_its_nominal_half() -> None:
+    runs = (spot("a", 8, "n0", 0.0), spot("b", 8, "n1", 100.0))
+
+    assert victims("kueue_cohort", 8.0, *runs) == ["b"]
+    assert victims("kueue_cohort", 4.0, *FULL) == ["young"]
+    high = Run(Job("h0", Kind.HIGH, "o", "a", 8.0), ("n0",), 0.0, Grade.HIGH, 0.0)
+    assert victims("kueue_cohort", 8.0, high, runs[1]) == []
+    assert victims("kueue", 8.0, high, runs[1]) == ["b"]
+
+
+def test_the_bound_runs_the_job_with_the_least_time_left() -> None:
+    """A long job stops for a short one that comes later, loses nothing, and ends as late as all work takes."""
+    jobs = ((SPOT, 8, 0.0, 10.0), (HIGH, 8, 1.0, 2.0), (SPOT, 8, 1.0, 1.0))
+    outcome = replay(workload(*((k, g, HOUR_S * s, HOUR_S * d) for k, g, s, d in jobs)), find_policy("srtf"))
+
+    assert (outcome.end_s / HOUR_S).tolist() == pytest.approx([13.0, 4.0, 2.0], abs=0.2)
+    assert outcome.lost_gpu_s.sum() == 0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from cluster.simulate.cluster_traces import HIGH, SPOT, workload
+from cluster.simulate.cluster_traces import HIGH, SPOT, philly_like, workload
 from takeup.cluster.contract import StaticQuota
 from takeup.cluster.experiment import ClusterScenario
 from takeup.cluster.experiment.replays import scheduler_of
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Job, Kind, Node, Run, Start, State, Waiting
 from takeup.cluster.policies import POLICIES, find_policy
+from takeup.cluster.policies.gfs import at_price
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.rules import SchedulerRules
 from takeup.cluster.simulate import replay
@@ -18,32 +22,31 @@ NOW_S, HOUR_S = 100_000.0, 3600.0
 PRICE, RESTART_S = POLICIES["gfs"].wait_price, 60.0
 
 
-def decided(gpus: int, gang_workers: int, waited_s: float, is_exact: bool = False) -> list[Decision]:
+def decided(gpus: int, gang_workers: int, waited_s: float) -> list[Decision]:
     """A high-priority job waits for nodes of eight that a spot gang fills, one worker on each, saved a minute ago."""
     nodes = tuple(Node(f"n{number}", "a100", 8) for number in range(gang_workers))
     gang = Job("gang", Kind.SPOT, "org", "a100", 8.0, gang_workers)
     run = Run(gang, tuple(node.name for node in nodes), 0.0, Grade.OPPORTUNISTIC, NOW_S - 60)
     job = Job("job", Kind.HIGH, "org", "a100", float(gpus))
     state = State(NOW_S, nodes, (run,), (Waiting(job, NOW_S - waited_s),))
-    return list(RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.0), is_exact).decide(state))
+    return list(RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.0)).decide(state))
 
 
 def starts(decisions: list[Decision]) -> bool:
     return any(isinstance(it, Start) and it.job_id == "job" for it in decisions)
 
 
-@pytest.mark.parametrize("is_exact", [False, True])
-def test_a_job_waits_until_its_wait_has_cost_as_much_as_the_eviction(is_exact: bool) -> None:
+def test_a_job_waits_until_its_wait_has_cost_as_much_as_the_eviction() -> None:
     """Two nodes: 16 GPUs lose 60 s and restart for 60 s; 8 stay idle, so that a second of waiting costs 80 - 8."""
     waits_s = 16 * (60.0 + RESTART_S) / (8 * PRICE - 8)
-    decisions = decided(8, 2, waits_s - 0.1, is_exact)
+    decisions = decided(8, 2, waits_s - 0.1)
     (hold,) = (it for it in decisions if isinstance(it, Hold))
 
     assert not starts(decisions)
     assert not any(isinstance(it, Evict) for it in decisions)
     assert hold.job_id == "job"
     assert "at 10 GPU-hours for an hour of waiting no eviction pays yet" in hold.reason
-    assert starts(decided(8, 2, waits_s + 0.1, is_exact))
+    assert starts(decided(8, 2, waits_s + 0.1))
 
 
 def test_a_gang_is_not_broken_for_a_job_that_uses_too_little_of_it() -> None:
@@ -98,25 +101,6 @@ def test_a_job_that_does_not_evict_takes_capacity_that_was_freed_for_others() ->
     assert {it.job_id for it in decisions if isinstance(it, Start)} == {"first", "wide"}
 
 
-def test_the_solver_does_not_evict_a_wide_gang_where_narrow_jobs_were_found() -> None:
-    """Worker by worker two jobs of a node each are cheapest; together they cost more than a gang on five nodes."""
-    nodes = tuple(Node(f"n{number}", "a100", 8) for number in range(7))
-    names = tuple(node.name for node in nodes)
-    runs = tuple(
-        Run(Job(name, Kind.SPOT, "org", "a100", 8.0, len(on)), on, 0.0, Grade.OPPORTUNISTIC, NOW_S - lost_s)
-        for name, on, lost_s in (("one", names[:1], 700.0), ("two", names[1:2], 800.0), ("wide", names[2:], 150.0))
-    )
-    high = Job("high", Kind.HIGH, "org", "a100", 8.0, 2)
-    state = State(NOW_S, nodes, runs, (Waiting(high, NOW_S - HOUR_S),))
-    victims = {}
-    for price in (PRICE, float("inf")):
-        rules = POLICIES["gfs"]._replace(wait_price=price)
-        decisions = RuleBasedScheduler("gfs", rules, StaticQuota(0.0), is_exact=True).decide(state)
-        victims[price] = sorted(it.job_id for it in decisions if isinstance(it, Evict))
-
-    assert victims == {PRICE: ["one", "two"], float("inf"): ["wide"]}
-
-
 # Moves ----------------------------------------------------------------------------------------------------------------
 
 
@@ -154,12 +138,44 @@ def test_a_move_must_pay() -> None:
     assert not any(isinstance(it, Evict) for it in scattered(saved_s=NOW_S - 10, waited_s=20.0))
 
 
-@pytest.mark.parametrize("verb", ["run", "whatif", "benefit"])
-def test_no_job_moves_on_a_real_engine_nor_in_what_is_said_about_one(verb: str) -> None:
-    scenario = ClusterScenario.model_validate({"verb": verb, "engine": "slurm"})
-    decisions = scattered(saved_s=NOW_S - 10, rules=scheduler_of(scenario, "gfs").rules)
+def test_a_move_is_one_that_an_engine_carries_out() -> None:
+    nodes = tuple(Node(f"n{number}", "a100", 8) for number in range(2))
+    narrow, high = Job("narrow", Kind.SPOT, "o", "a100", 2.0), Job("high", Kind.HIGH, "o", "a100", 2.0)
+    wide = Waiting(Job("wide", Kind.SPOT, "o", "a100", 4.0), NOW_S - 60)
+    same = Waiting(Job("same", Kind.SPOT, "o", "a100", 2.0), NOW_S - 60)
+    promised = Job("promised", Kind.SPOT, "o", "a100", 2.0)
+    runs = (
+        Run(narrow, ("n0",), 0.0, Grade.OPPORTUNISTIC, 0.0),
+        Run(promised, ("n0",), NOW_S - 60, Grade.GUARANTEED, 0.0),
+        Run(high, ("n1",), 0.0, Grade.HIGH, 0.0),
+    )
+    state = State(NOW_S, nodes, runs, (wide, same))
+    later = replace(state, now_s=NOW_S + HOUR_S)
 
-    assert not any(isinstance(it, Evict) for it in decisions)
+    assert state.may_move("narrow", "wide")
+    assert not any(state.may_move(job, "wide") for job in ("promised", "high", "unknown"))
+    assert not state.may_move("narrow", "same")
+    assert later.may_move("promised", "wide")  # its hour is over
+
+
+# Prices ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_at_a_price_of_zero_every_job_has_the_times_of_fifo(seed: int) -> None:
+    jobs = philly_like(seed, num_jobs=200, num_nodes=6)
+    fifo = replay(jobs, find_policy("fifo"))
+    ours = replay(jobs, RuleBasedScheduler("gfs", at_price(POLICIES["gfs"], 0.0), StaticQuota(0.5)))
+
+    assert np.array_equal(ours.end_s, fifo.end_s, equal_nan=True)
+    assert ours.num_evictions.sum() == 0
+
+
+def test_the_price_of_a_scenario_is_that_of_the_scheduler() -> None:
+    scenario = ClusterScenario.model_validate({"verb": "run", "engine": "slurm", "wait_price": 3.0})
+
+    assert scheduler_of(scenario, "gfs").rules.wait_price == 3.0
+    assert scheduler_of(scenario, "kube").rules == POLICIES["kube"]
 
 
 def test_a_job_with_a_promise_does_not_move() -> None:

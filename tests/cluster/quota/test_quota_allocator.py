@@ -163,7 +163,7 @@ def test_a_grown_coefficient_does_not_reach_promises_stronger_than_the_goal() ->
 
     assert source.coefficient("A") == pytest.approx(1.5**2)
     assert strong.tolist() == [row[2] for row in before.free_gpus]
-    assert goal.tolist() == pytest.approx([min(CAPACITY, 1.5**2 * row[1]) for row in before.free_gpus])
+    assert goal.tolist() == pytest.approx([CAPACITY - (CAPACITY - row[1]) / 1.5**2 for row in before.free_gpus])
     assert (weak >= goal).all()
 
 

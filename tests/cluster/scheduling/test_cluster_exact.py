@@ -7,9 +7,9 @@ from itertools import combinations
 import pytest
 
 from cluster.scheduling.cluster_states import draw_state
+from support.gang_victims import GangPlan, best_victims, is_promised, price_gpu_s
 from takeup.cluster.model import Evict, Grade, Job, Kind, Run, State, Waiting
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
-from takeup.cluster.scheduling.gangs import GangPlan, best_victims, is_promised, price_gpu_s
 from takeup.cluster.scheduling.rules import CHEAPEST, SchedulerRules
 
 RULES = SchedulerRules(victims=CHEAPEST, repeat_price_share=0.5)

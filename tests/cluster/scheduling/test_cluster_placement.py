@@ -16,7 +16,6 @@ from takeup.cluster.scheduling.rules import (
     CHEAPEST,
     PACKED,
     SHELTERED,
-    SINCE_START,
     TRY_SMALLER,
     TWO_POINTERS,
     SchedulerRules,
@@ -137,25 +136,6 @@ def test_a_promise_that_was_kept_protects_no_longer() -> None:
 
     assert evicted(decide(SchedulerRules(victims=CHEAPEST), runs, high("new", 8))) == ["long"]
     assert evicted(decide(SchedulerRules(victims=CHEAPEST), fresh, high("new", 8))) == ["idle"]
-
-
-def test_the_released_code_counts_all_work_since_the_start_as_lost() -> None:
-    old, young = spot_run("old", ("n0",), 8, 10), spot_run("young", ("n1",), 8, 3000)
-    young = Run(young.job, young.nodes, NOW_S - 3000, young.grade, young.saved_s)
-    runs = [old, young, high_run("h", ("n2",), 8)]
-
-    assert evicted(decide(SchedulerRules(victims=TWO_POINTERS), runs, high("new", 8))) == ["old"]
-    assert evicted(decide(SchedulerRules(victims=SINCE_START), runs, high("new", 8))) == ["young"]
-
-
-def test_the_released_code_counts_one_worker_of_a_gang_against_the_quota() -> None:
-    gang = Job("gang", Kind.SPOT, "org", "a100", 4.0, 3)
-    state = State(NOW_S, NODES, (), (Waiting(gang, NOW_S),))
-    rules = SchedulerRules(uses_quota=True)
-
-    for counts, expected in ((True, []), (False, ["gang"])):
-        scheduler = RuleBasedScheduler("mine", rules._replace(counts_workers=counts), StaticQuota(0.25))
-        assert [it.job_id for it in scheduler.decide(state) if isinstance(it, Start)] == expected
 
 
 def test_a_job_without_a_promise_goes_before_one_with_a_promise_whatever_it_loses() -> None:

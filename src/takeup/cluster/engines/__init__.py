@@ -3,7 +3,6 @@
 from takeup.core.lazy import find
 
 ENGINES = {
-    "embedded": "takeup.cluster.engines.embedded:EmbeddedEngine",
     "kubernetes": "takeup.cluster.engines.kubernetes:KubernetesEngine",
     "slurm": "takeup.cluster.engines.slurm:SlurmEngine",
 }

@@ -20,7 +20,6 @@ _VERBS = {
     "whatif": "takeup.cluster.experiment.whatif:whatif",
     "offer": "takeup.cluster.experiment.replays:offer",
     "forecast": "takeup.cluster.experiment.replays:forecast",
-    "play": "takeup.cluster.experiment.live:run_engine",
     "run": "takeup.cluster.experiment.live:run_engine",
 }
 
@@ -33,6 +32,6 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
 def run(scenario: ClusterScenario, *, quiet: bool = False, tell: Callable[[str], None] | None = None) -> Report:
     """Carry the scenario out; `tell` receives every decision that an engine is given."""
     verb = load(_VERBS[scenario.verb])
-    report = verb(scenario, quiet, tell) if scenario.verb in {"play", "run"} else verb(scenario, quiet)
+    report = verb(scenario, quiet, tell) if scenario.verb == "run" else verb(scenario, quiet)
     assert isinstance(report, Report)
     return report

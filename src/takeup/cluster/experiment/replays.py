@@ -1,7 +1,8 @@
 """Schedulers on the same jobs in virtual time: one, several compared, the benefit of one over another, and offers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from takeup.cluster.forecast import make_forecaster
 from takeup.cluster.forecast.forecaster import Scope
 from takeup.cluster.model import Grade, Kind, Offer, Quota, Workload
 from takeup.cluster.policies import find_policy
+from takeup.cluster.policies.gfs import at_price
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.quota.allocator import Goal, SpotPromise, SpotQuota, forecast_by
 from takeup.cluster.report.benefit import GpuPrices, benefit_of, benefit_series, benefit_table, days_table
@@ -54,7 +56,6 @@ from takeup.core.sweep import sweep
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadInput, BadTrace
 
-ON_ENGINES = {"run", "whatif", "benefit"}
 WORTH_PROCESSES = 100_000  # jobs times policies; below that, starting processes takes longer than the replays
 
 
@@ -68,27 +69,18 @@ def quota_source(scenario: ClusterScenario) -> SpotQuota:
 
 
 def scheduler_of(scenario: ClusterScenario, policy: str) -> RuleBasedScheduler:
-    """A new scheduler with a separate quota source; without moves where real engines are meant, which refuse them."""
+    """A new scheduler with a separate quota source, at the price of waiting that the scenario names."""
     scheduler = find_policy(policy, quota_source(scenario))
-    if scenario.verb in ON_ENGINES:
-        scheduler = replace(scheduler, rules=scheduler.rules._replace(moves=False))
-    return scheduler
+    if scenario.wait_price is None or scheduler.rules.wait_price == inf:
+        return scheduler
+    return replace(scheduler, rules=at_price(scheduler.rules, scenario.wait_price))
 
 
 def simulate(scenario: ClusterScenario, quiet: bool) -> Report:
     """One policy, or a few: how it went, hour by hour."""
     workload, notes = load_workload(scenario)
-    from_s, to_s = window_of(scenario, workload)
-    outcomes = []
-    num_steps = len(scenario.policies) * len(workload.pools) * (int(to_s // DAY_S) + 1)
-    with progress("cluster simulate", num_steps, quiet=quiet) as tick:
-        for policy in scenario.policies:
-            scheduler = scheduler_of(scenario, policy)
-            days = DayProgress(scheduler.quota_source, tick)
-            outcomes.append(replay(workload, replace(scheduler, quota_source=days), from_s, to_s))
-            days.finish(num_steps // len(scenario.policies))
-    charts = [allocation_series(outcomes), eviction_series(outcomes), *map(quota_series, outcomes)]
-    return _replayed(scenario, workload, outcomes, notes, *charts)
+    outcomes = _outcomes(scenario, scenario.policies, workload, quiet)
+    return _replayed(scenario, workload, outcomes, notes, *map(quota_series, outcomes))
 
 
 def compare(scenario: ClusterScenario, quiet: bool) -> Report:
@@ -96,7 +88,7 @@ def compare(scenario: ClusterScenario, quiet: bool) -> Report:
     workload, notes = load_workload(scenario)
     outcomes = _outcomes(scenario, scenario.policies, workload, quiet)
     bars = (eviction_bars(outcomes), wait_bars(outcomes), usage_bars(outcomes))
-    return _replayed(scenario, workload, outcomes, notes, *bars, allocation_series(outcomes), eviction_series(outcomes))
+    return _replayed(scenario, workload, outcomes, notes, *bars)
 
 
 def benefit(scenario: ClusterScenario, quiet: bool) -> Report:
@@ -133,7 +125,8 @@ def _replayed(
     if len(workload.pools) > 1:
         tables.append(pools_table(outcomes))
     title = f"Cluster: {', '.join(scenario.policies)} on {workload.name}"
-    return report_on(scenario, title, *tables, *charts, notes=_notes(workload, notes))
+    shown = (*charts, allocation_series(outcomes), eviction_series(outcomes))
+    return report_on(scenario, title, *tables, *shown, notes=_notes(workload, notes))
 
 
 def _notes(workload: Workload, notes: tuple[str, ...]) -> tuple[str, ...]:
@@ -141,32 +134,6 @@ def _notes(workload: Workload, notes: tuple[str, ...]) -> tuple[str, ...]:
     gpus = int(workload.node_gpus.sum())
     fleet = f"{workload.num_jobs} jobs, {num_spot} of them spot, on {workload.num_nodes} nodes with {gpus} GPUs"
     return (fleet, *notes)
-
-
-@dataclass(slots=True)
-class DayProgress:
-    """A quota source that ticks a progress bar whenever a pool reaches another day."""
-
-    source: QuotaSource
-    tick: Callable[[], None]
-    num_ticks: int = 0
-    _reached: dict[str, int] = field(default_factory=dict)
-
-    def quota(self, pool: str, evidence: Evidence) -> Quota:
-        """Forward to the source."""
-        day = int(evidence.now_s // DAY_S)
-        self._tick(day - self._reached.get(pool, 0))
-        self._reached[pool] = day
-        return self.source.quota(pool, evidence)
-
-    def finish(self, num_ticks: int) -> None:
-        """Report the remaining days as done, including those without a quota query."""
-        self._tick(num_ticks - self.num_ticks)
-
-    def _tick(self, count: int) -> None:
-        for _ in range(count):
-            self.tick()
-        self.num_ticks += max(0, count)
 
 
 # What could be promised to a job at one moment of a trace, after everything that was promised before ------------------
@@ -180,13 +147,11 @@ def offer(scenario: ClusterScenario, quiet: bool) -> Report:
     pool = _pool(scenario, workload)
     moment_s = _moment_s(scenario, workload)
     source = _OfferProbe(quota_source(scenario), scenario.num_gpus, scenario.gang_nodes, moment_s)
-    num_days = int(moment_s // DAY_S) + 1
-    with progress("cluster offer", num_days, quiet=quiet) as tick:
-        days = DayProgress(source, tick)
-        scheduler = _promising(scenario.policies[0], days)
+    scheduler = _promising(scenario.policies[0], source)
+    with progress("cluster offer", 1, quiet=quiet) as tick:
         known = select_jobs(workload, workload.job_submit_s < moment_s, (pool,))
         replay(_with_question(known, moment_s), scheduler, 0.0, moment_s + HOUR_S)
-        days.finish(num_days)
+        tick()
     assert source.asked is not None
     notes = (f"day {moment_s / DAY_S:.3f} of {workload.name} under {scheduler.name}", *notes)
     tables = [offers_table(source.asked, source.offers), menu_table(source.asked)]
@@ -335,6 +300,8 @@ def _demand(scenario: ClusterScenario) -> tuple[Floats, tuple[str, ...], Floats,
     if not pools:
         raise BadInput(f"{path} has one column; expected hours in the first and one column for each pool")
     table = read_table(path, [TraceColumn(pool, "float") for pool in pools])
+    if len(table[pools[0]]) == 0:
+        raise BadTrace(path, "has no rows; expected one for each hour")
     demand = _not_negative(path, pools, np.stack([table[pool] for pool in pools], axis=1).astype(np.float64))
     return demand, pools, demand.max(axis=0), ("capacities are not known; the highest demand stands for them",)
 

@@ -31,7 +31,7 @@ class ClusterScenario(Scenario):
     """
 
     domain: Literal["cluster"] = "cluster"
-    verb: Literal["simulate", "compare", "whatif", "play", "run", "offer", "benefit", "forecast"]
+    verb: Literal["simulate", "compare", "whatif", "run", "offer", "benefit", "forecast"]
     policies: tuple[str, ...] = ("gfs",)
     workload: str | None = None
     trace: str | None = None
@@ -50,6 +50,7 @@ class ClusterScenario(Scenario):
     probability: float = Field(default=0.9, gt=0, lt=1)
     model: str = "anchored"
     feedback: bool = True
+    wait_price: float | None = Field(default=None, ge=0)
     at_day: float | None = Field(default=None, ge=0)
     num_gpus: int = Field(default=8, ge=1)
     gang_nodes: int = Field(default=0, ge=0)
@@ -63,6 +64,7 @@ class ClusterScenario(Scenario):
     conf: str | None = None
     journal: str | None = None
     metrics: str | None = None
+    listen: str | None = None
     period_s: float | None = Field(default=None, gt=0)
     for_s: float | None = Field(default=None, ge=0)
     dry_run: bool = False
@@ -71,6 +73,7 @@ class ClusterScenario(Scenario):
     own_policy: str | None = None
     drawn_share: float | None = Field(default=None, ge=0, le=1)
     saves_s: float | None = Field(default=None, gt=0)
+    frontier: bool = False
 
     @field_validator("policies")
     @classmethod
@@ -93,8 +96,8 @@ class ClusterScenario(Scenario):
             raise ValueError("give either a workload by name or a trace file, and not both")
         if self.verb not in SEVERAL and len(self.policies) > 1:
             raise ValueError(f"{self.verb!r} takes one policy; 'compare' takes several")
-        if self.verb == "run" and self.engine in {None, "embedded"}:
-            raise ValueError("'run' needs an engine, slurm or kubernetes; 'play' is for simulated jobs")
+        if self.verb == "run" and self.engine is None:
+            raise ValueError("'run' needs an engine, slurm or kubernetes; 'simulate' is for jobs in virtual time")
         if self.from_day is not None and self.to_day is not None and self.from_day >= self.to_day:
             raise ValueError(f"the window from day {self.from_day:g} to {self.to_day:g} is empty; begin earlier")
         return self

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from takeup.cluster.experiment.replays import scheduler_of
+from takeup.cluster.experiment.replays import quota_source, scheduler_of
 from takeup.cluster.experiment.scenario import DAY_S, HOUR_S, ClusterScenario, price_table, report_on
 from takeup.cluster.model import Kind, Workload
 from takeup.cluster.policies import find_policy
+from takeup.cluster.policies.gfs import at_price
 from takeup.cluster.report.benefit import Benefit, GpuPrices, benefit_of
 from takeup.cluster.report.outcomes import usage_bars
 from takeup.cluster.scheduling.outcome import Outcome
@@ -24,9 +25,10 @@ from takeup.errors import BadInput
 
 NOTE = (
     "a month: thirty mean days over the site's own policy, net of work that was lost, with 95 % confidence if days are "
-    "independent; spot jobs are not moved for each other, as on Slurm and Kubernetes"
+    "independent; 'gfs at N': an hour of waiting of a high-priority GPU costs N GPU-hours of spot work"
 )
 PEERS = ("fifo", "high_first", "kube", "slurm")  # Kueue and KAI at their defaults decide as slurm does here
+FRONTIER = (0.0, 1.0, 3.0, 30.0, 100.0)  # prices of waiting besides the one in force
 WARM_UP_SHARE, MOST_WARM_UP_DAYS = 1 / 7, 3
 COLUMNS = (
     Column("policy"), Column("stands for"), Column("allocation", "%", 2), Column("useful GPU time", "%", 2),
@@ -42,9 +44,10 @@ def whatif(scenario: ClusterScenario, quiet: bool) -> Report:
     workload, own = site.loaded.workload, scenario.own_policy or site.own_policy
     ours = "gfs" if scenario.saves_s is None else "gfs_notice"
     outcomes = _replays(scenario, workload, tuple(dict.fromkeys((own, *PEERS, ours))), own, quiet)
-    best = max((name for name in outcomes if name != ours), key=lambda name: outcomes[name].metrics().useful_rate)
+    others = [name for name in outcomes if not name.startswith(ours)]
+    best = max(others, key=lambda name: outcomes[name].metrics().useful_rate)
     prices, priced = _prices(scenario, workload.pools)
-    stands_for = {best: "most useful of the others", ours: "takeup"}
+    stands_for = {best: "most useful of the others"} | {name: "takeup" for name in outcomes if name.startswith(ours)}
     stands_for[own] = "the site's own policy" + (f", {stands_for[own]}" if own in stands_for else "")
     rows = tuple(
         _row(stands_for.get(name, "stock"), outcome, outcomes[own], prices, scenario.seed)
@@ -68,6 +71,9 @@ def _replays(
                 scheduler = replace(scheduler, rules=scheduler.rules._replace(notice_s=float(scenario.saves_s)))
             outcomes[name] = begun.replay(scheduler)
             tick()
+        for price in FRONTIER if scenario.frontier else ():
+            fresh = replace(scheduler, name=f"{name} at {price:g}", quota_source=quota_source(scenario))
+            outcomes[fresh.name] = begun.replay(replace(fresh, rules=at_price(fresh.rules, price)))
     return outcomes
 
 

@@ -13,7 +13,6 @@ from takeup.cluster.forecast.anchored import AnchoredForecaster
 from takeup.cluster.forecast.baselines import LastWeekPeak, Persistence
 from takeup.cluster.forecast.features import Calendar
 from takeup.cluster.forecast.forecaster import Forecaster, Scope
-from takeup.cluster.forecast.orglinear import Attributes, NormalisedOrgLinear, OrgLinear
 from takeup.core.compiled import drop_stale_code
 from takeup.errors import UnknownName
 
@@ -22,22 +21,17 @@ drop_stale_code(__file__)
 
 DEFAULT_MODEL = "anchored"
 
-MODELS: dict[str, Callable[[Scope | None, Calendar | None, Attributes], Forecaster]] = {
-    "anchored": lambda scope, calendar, _: AnchoredForecaster(scope, calendar),
-    "persistence": lambda scope, _, __: Persistence(scope),
-    "last_week_peak": lambda scope, _, __: LastWeekPeak(scope),
-    "orglinear": lambda scope, calendar, attributes: OrgLinear(attributes, scope, calendar),
-    "orglinear_normalised": lambda scope, calendar, _: NormalisedOrgLinear(scope, calendar),
+MODELS: dict[str, Callable[[Scope | None, Calendar | None], Forecaster]] = {
+    "anchored": AnchoredForecaster,
+    "persistence": lambda scope, _: Persistence(scope),
+    "last_week_peak": lambda scope, _: LastWeekPeak(scope),
 }
 
 
 def make_forecaster(
-    name: str = DEFAULT_MODEL,
-    scope: Scope | None = None,
-    calendar: Calendar | None = None,
-    attributes: Attributes = (),
+    name: str = DEFAULT_MODEL, scope: Scope | None = None, calendar: Calendar | None = None
 ) -> Forecaster:
-    """A fresh model of this name; only `orglinear` looks at the attributes of series."""
+    """A fresh model of this name."""
     if name not in MODELS:
         raise UnknownName("forecast model", name, MODELS)
-    return MODELS[name](scope, calendar, attributes)
+    return MODELS[name](scope, calendar)

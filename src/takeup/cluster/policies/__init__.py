@@ -13,6 +13,8 @@ from takeup.core import plugins
 POLICIES: dict[str, SchedulerRules] = {
     "fifo": baselines.FIFO,
     "fifo_strict": baselines.FIFO_STRICT,
+    "easy": baselines.EASY,
+    "srtf": baselines.SRTF,
     "yarn_cs": baselines.YARN_CS,
     "yarn_cs_published": baselines.YARN_CS_PUBLISHED,
     "chronus": baselines.CHRONUS,
@@ -24,6 +26,7 @@ POLICIES: dict[str, SchedulerRules] = {
     "high_first": baselines.HIGH_FIRST,
     "kube": baselines.KUBE,
     "kueue": baselines.LAST_ADMITTED,
+    "kueue_cohort": baselines.KUEUE_COHORT,
     "kueue_strict": baselines.KUEUE_STRICT,
     "slurm": baselines.LAST_ADMITTED,
     "kai": baselines.LAST_ADMITTED,
@@ -37,14 +40,10 @@ POLICIES: dict[str, SchedulerRules] = {
     "gfs_simple_preempt": gfs.GFS_SIMPLE_PREEMPT,
     "gfs_published_simple_place": gfs.GFS_PUBLISHED_SIMPLE_PLACE,
     "gfs_published_simple_preempt": gfs.GFS_PUBLISHED_SIMPLE_PREEMPT,
-    "gfs_artifact": gfs.GFS_ARTIFACT,
 }
 
 
-def find_policy(name: str, quota_source: QuotaSource | None = None, is_exact: bool = True) -> RuleBasedScheduler:
-    """A fresh scheduler; those that use no quota never ask the source.
-
-    `is_exact`: when it decides for a real engine, victims of gangs are the best that a solver finds in time.
-    """
+def find_policy(name: str, quota_source: QuotaSource | None = None) -> RuleBasedScheduler:
+    """A fresh scheduler; those that use no quota never ask the source."""
     rules = plugins.find_policy("cluster", name, POLICIES, SchedulerRules._fields)
-    return RuleBasedScheduler(name, rules, quota_source or NoQuota(), is_exact)
+    return RuleBasedScheduler(name, rules, quota_source or NoQuota())

@@ -11,6 +11,13 @@ from takeup.cluster.scheduling.rules import SchedulerRules
 FIFO_STRICT = SchedulerRules(one_queue=True)
 FIFO = FIFO_STRICT._replace(high_failure=rules.TRY_SMALLER)
 
+# `EASY` keeps nodes for the first job that does not fit: others pass it only if they end before it can start, by their
+# time limits (in replays exact ones). `SRTF` is a bound: it knows how long jobs last, and every five minutes those with
+# the least time left run, at no cost.
+
+EASY = FIFO._replace(reserves=True)
+SRTF = FIFO._replace(high_order=rules.BY_SHORTEST, spot_order=rules.BY_SHORTEST, lease_s=300.0)
+
 
 # YARN's Capacity Scheduler: strict queues, best fit blind to the kinds of jobs ----------------------------------------
 #
@@ -80,6 +87,7 @@ FGD_PUBLISHED = FGD._replace(
 KUBE = SchedulerRules(high_failure=rules.TRY_SMALLER, spot_failure=rules.TRY_SMALLER, victims=rules.FEWEST)
 LAST_ADMITTED = KUBE._replace(victims=rules.NEWEST)
 KUEUE_STRICT = SchedulerRules(victims=rules.NEWEST)
+KUEUE_COHORT = LAST_ADMITTED._replace(high_share=0.5)
 KUBE_QUOTA = KUBE._replace(uses_quota=True)
 SLURM_QUOTA = LAST_ADMITTED._replace(uses_quota=True)
 HIGH_FIRST = KUBE._replace(victims=rules.NOBODY)

@@ -1,5 +1,6 @@
 """GFS (Duan et al., ASPLOS 2026): high-priority jobs by size, spot jobs within a forecast quota, cheapest evictions."""
 
+from takeup.cluster.policies.baselines import FIFO
 from takeup.cluster.scheduling import rules
 from takeup.cluster.scheduling.rules import SchedulerRules
 
@@ -12,7 +13,6 @@ GFS_PUBLISHED = SchedulerRules(
     victims=rules.TWO_POINTERS,
     uses_quota=True,
 )
-GFS_ARTIFACT = GFS_PUBLISHED._replace(score=rules.PACKED_BLIND, victims=rules.SINCE_START, counts_workers=False)
 GFS_PUBLISHED_SIMPLE_PLACE = GFS_PUBLISHED._replace(score=rules.BEST_FIT)
 GFS_PUBLISHED_SIMPLE_PREEMPT = GFS_PUBLISHED._replace(victims=rules.TIGHTEST)
 GFS = GFS_PUBLISHED._replace(
@@ -30,3 +30,10 @@ GFS_NOTICE = GFS._replace(notice_s=60.0)
 GFS_PROMISED = GFS._replace(opportunistic=False)
 GFS_SIMPLE_PLACE = GFS._replace(score=rules.BEST_FIT)
 GFS_SIMPLE_PREEMPT = GFS._replace(victims=rules.TIGHTEST)
+
+
+def at_price(scheduler: SchedulerRules, price: float) -> SchedulerRules:
+    """The rules at another price of waiting; at 0 no job goes before another, which is FIFO with promises."""
+    if price > 0:
+        return scheduler._replace(wait_price=price)
+    return FIFO._replace(uses_quota=True, opportunistic=scheduler.opportunistic, wait_price=0.0)

@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from takeup.cluster.contract import Evidence, NoQuota, QuotaSource
-from takeup.cluster.model import Decision, Evict, Grade, Hold, Kind, Quota, Run, SetQuota, Start, State
+from takeup.cluster.model import Decision, Evict, Grade, Hold, Kind, Quota, SetQuota, Start, State
 from takeup.cluster.scheduling.layout import (
     EVICTED,
     NUM_LOGGED,
     NUM_WAITING_HIGH,
     NUM_WAITING_SPOT,
-    RUNNING_MILLI,
     STARTED,
 )
-from takeup.cluster.scheduling.rules import CHEAPEST, SchedulerRules
-from takeup.cluster.scheduling.scheduling_pass import run_pass
-from takeup.cluster.scheduling.snapshot import PoolSnapshot, from_state, pools_of, quota_arrays
-
-if TYPE_CHECKING:
-    from takeup.cluster.scheduling.gangs import PassCorrection
-
+from takeup.cluster.scheduling.rules import SchedulerRules
+from takeup.cluster.scheduling.scheduling_pass import quota_in_use_milli, run_pass
+from takeup.cluster.scheduling.snapshot import PoolSnapshot, from_state, pool_evidence, pools_of, quota_arrays
 
 # What a scheduler remembers of a pool between observations: hourly demand, and how well promises were kept ------------
 
@@ -42,16 +36,16 @@ class PoolHistory:
     hours: list[Counter[str]] = field(default_factory=list)
     high_nodes: list[int] = field(default_factory=list)
     organisations: dict[str, None] = field(default_factory=dict)
-    promised: dict[str, Run] = field(default_factory=dict)
+    promised: dict[str, tuple[float, float]] = field(default_factory=dict)  # when runs began, and their promises end
     looked_s: float = -np.inf
     num_kept: int = 0
     num_broken: int = 0
 
-    def look(self, state: State, pool: str) -> None:
+    def look(self, state: State, snapshot: PoolSnapshot) -> None:
         """Record the demand of this moment, and the outcome of promises since the last observation."""
         if state.now_s < self.looked_s:
             return  # a clock that goes backwards teaches nothing
-        demand, num_high = demand_of(state, pool), num_high_nodes(state, pool)
+        demand, num_high = demand_of(snapshot), int(np.count_nonzero(snapshot.fleet.nodes["high_milli"]))
         self.organisations.update(dict.fromkeys(demand))
         hour = int((state.now_s - self.begun_s) // HOUR_S)
         while len(self.hours) <= min(hour, len(self.hours) + MOST_HOURS):
@@ -59,67 +53,48 @@ class PoolHistory:
             self.high_nodes.append(num_high)
         self.hours[-1] |= demand
         self.high_nodes[-1] = max(self.high_nodes[-1], num_high)
-        self._count_promises(state, pool)
+        self._count_promises(state, snapshot)
         self.looked_s = state.now_s
 
-    def _count_promises(self, state: State, pool: str) -> None:
-        runs = {run.job.id: run for run in state.runs if run.job.pool == pool and run.grade == Grade.GUARANTEED}
+    def _count_promises(self, state: State, snapshot: PoolSnapshot) -> None:
+        jobs = snapshot.fleet.jobs
+        rows = np.flatnonzero((jobs["running"] == 1) & (jobs["grade"] == Grade.GUARANTEED))
+        starts_s, ends_s = jobs["start_s"][rows], (jobs["start_s"] + HOUR_S * jobs["guarantee_h"])[rows]
+        names = [snapshot.jobs[row].id for row in rows.tolist()]
+        runs = dict(zip(names, zip(starts_s.tolist(), ends_s.tolist(), strict=True), strict=True))
         evicted = {it.job_id: it.when_s for it in state.evictions if it.when_s > self.looked_s}
-        for name, run in self.promised.items():
-            end_s = run.start_s + HOUR_S * run.job.guarantee_h
+        for name, (start_s, end_s) in self.promised.items():
             if end_s <= self.looked_s:
                 continue  # counted when its hours were over
             if name in evicted and evicted[name] < end_s:
                 self.num_broken += 1
-            elif name not in runs or runs[name].start_s != run.start_s or state.now_s >= end_s:
+            elif name not in runs or runs[name][0] != start_s or state.now_s >= end_s:
                 self.num_kept += 1
         self.promised = runs
 
-    def evidence(self, state: State, pool: str) -> Evidence:
+    def evidence(self, state: State, snapshot: PoolSnapshot) -> Evidence:
         """The evidence at this moment; resets the counters of kept and broken promises."""
-        nodes = [node for node in state.nodes if node.pool == pool]
-        runs = [run for run in state.runs if run.job.pool == pool]
-        spot = [run for run in runs if run.grade != Grade.HIGH]
-        waits = [it for it in state.waiting if it.job.pool == pool and it.job.kind == Kind.SPOT]
         names = tuple(self.organisations)
         rows = [[hour[name] for name in names] for hour in self.hours]
         table = np.array(rows, np.float64).reshape(len(rows), len(names))
-        capacity = float(sum(node.num_gpus for node in nodes))
-        busy = {name for run in runs for name in run.nodes}
         kept, broken = self.num_kept, self.num_broken
         self.asked_s, self.num_kept, self.num_broken = state.now_s, 0, 0
-        return Evidence(
-            now_s=state.now_s,
-            capacity_gpus=capacity,
-            idle_gpus=max(0.0, capacity - sum(run.job.num_gpus for run in runs)),
-            spot_gpus=sum(run.job.num_gpus for run in spot),
-            guaranteed_gpus=sum(run.job.num_gpus for run in spot if run.grade == Grade.GUARANTEED),
-            organisations=names,
-            demand_now=table[-1],
-            hourly_demand=table[:-1],
-            num_kept=kept,
-            num_broken=broken,
-            longest_wait_s=max((state.now_s - it.since_s for it in waits), default=0.0),
-            idle_nodes=sum(node.name not in busy for node in nodes),
-            num_nodes=len(nodes),
-            high_nodes_now=float(self.high_nodes[-1]),
+        return pool_evidence(
+            snapshot.fleet, state.now_s, organisations=names, demand_now=table[-1], hourly_demand=table[:-1],
+            num_kept=kept, num_broken=broken, high_nodes_now=float(self.high_nodes[-1]),
             hourly_high_nodes=np.array(self.high_nodes[:-1], np.float64),
-        )
+        )  # fmt: skip
 
 
-def demand_of(state: State, pool: str) -> Counter[str]:
+def demand_of(snapshot: PoolSnapshot) -> Counter[str]:
     """GPUs that high-priority jobs of each organisation hold or wait for."""
-    demand: Counter[str] = Counter()
-    for job in [run.job for run in state.runs] + [wait.job for wait in state.waiting]:
-        if job.pool == pool and job.kind == Kind.HIGH:
-            demand[job.organisation] += job.num_gpus  # type: ignore[assignment]
-    return demand
-
-
-def num_high_nodes(state: State, pool: str) -> int:
-    """Number of nodes with high-priority jobs: none of them is whole for other jobs."""
-    runs = (run for run in state.runs if run.job.pool == pool and run.job.kind == Kind.HIGH)
-    return len({name for run in runs for name in run.nodes})
+    jobs, demand = snapshot.fleet.jobs, dict[str, float]()
+    rows = np.flatnonzero(jobs["kind"] == Kind.HIGH)
+    gpus = (jobs["milli"] * jobs["workers"])[rows] / 1000.0
+    for row, amount in zip(rows.tolist(), gpus.tolist(), strict=True):
+        name = snapshot.jobs[row].organisation
+        demand[name] = demand.get(name, 0.0) + amount
+    return Counter(demand)  # type: ignore[arg-type]
 
 
 # A scheduler made of rules: it processes a state pool by pool, and decides what the rules say -------------------------
@@ -133,15 +108,11 @@ QUOTA_PERIOD_S = 300.0
 
 @dataclass(slots=True)
 class RuleBasedScheduler:
-    """`rules` by `name`, with a source that says how much may be promised to spot jobs.
-
-    `is_exact` lets a solver look for better victims wherever a gang evicts jobs; a replay never does.
-    """
+    """`rules` by `name`, with a source that says how much may be promised to spot jobs."""
 
     name: str
     rules: SchedulerRules
     quota_source: QuotaSource = field(default_factory=NoQuota)
-    is_exact: bool = False
     _memories: dict[str, PoolHistory] = field(default_factory=dict, init=False)
     _quotas: dict[str, Quota] = field(default_factory=dict, init=False)
 
@@ -155,38 +126,23 @@ class RuleBasedScheduler:
         return [decision for pool in pools_of(state) for decision in self._decide(state, pool)]
 
     def _decide(self, state: State, pool: str) -> Iterator[Decision]:
-        quota = Quota(pool, {np.inf: np.inf})
+        quota, snapshot = Quota(pool, {np.inf: np.inf}), from_state(state, pool, self.rules)
         if self.rules.uses_quota:
-            quota, is_new = self._quota(state, pool)
+            quota, is_new = self._quota(state, pool, snapshot)
             if is_new:
                 yield SetQuota(quota, "what the forecast leaves free, corrected by how well promises were kept")
-        while True:
-            snapshot = from_state(state, pool, self.rules)
-            run_pass(snapshot.fleet, float(state.now_s), *quota_arrays(quota), self.rules)
-            decisions = list(_logged(snapshot))
-            better = self._better(state, decisions)
-            if better is None:
-                break
-            yield from better.decisions
-            state = better.state
-        yield from decisions
+        run_pass(snapshot.fleet, float(state.now_s), *quota_arrays(quota), self.rules)
+        yield from _logged(snapshot)
         yield from _held(snapshot, state.now_s, quota, self.rules)
 
-    def _better(self, state: State, decisions: Sequence[Decision]) -> PassCorrection | None:
-        if not self.is_exact or self.rules.victims != CHEAPEST:
-            return None
-        from takeup.cluster.scheduling.gangs import corrected_pass  # a solver is slow to load, and replays need none
-
-        return corrected_pass(state, decisions, self.rules)
-
-    def _quota(self, state: State, pool: str) -> tuple[Quota, bool]:
+    def _quota(self, state: State, pool: str, snapshot: PoolSnapshot) -> tuple[Quota, bool]:
         """The quota in force, and whether it has just been computed."""
         memory = self._memories.setdefault(pool, PoolHistory(state.now_s))
-        memory.look(state, pool)
+        memory.look(state, snapshot)
         known = state.quotas.get(pool, self._quotas.get(pool))
         if known is not None and state.now_s - memory.asked_s < QUOTA_PERIOD_S:
             return known, False
-        self._quotas[pool] = self.quota_source.quota(pool, memory.evidence(state, pool))
+        self._quotas[pool] = self.quota_source.quota(pool, memory.evidence(state, snapshot))
         return self._quotas[pool], True
 
 
@@ -214,16 +170,13 @@ def _start_reason(grade: int, num_evicted: int) -> str:
 
 def _held(snapshot: PoolSnapshot, now_s: float, quota: Quota, rules: SchedulerRules) -> Iterator[Hold]:
     fleet = snapshot.fleet
-    held = fleet.totals[RUNNING_MILLI + Grade.GUARANTEED] / 1000
-    waiting = [
-        *fleet.high_queue[: fleet.totals[NUM_WAITING_HIGH]].tolist(),
-        *fleet.spot_queue[: fleet.totals[NUM_WAITING_SPOT]].tolist(),
-    ]
-    most = max(quota.gpus_by_hours.values(), default=0.0)
-    for number in waiting:
+    held, most = quota_in_use_milli(fleet, rules) / 1000, max(quota.gpus_by_hours.values(), default=0.0)
+    high, spot = (fleet.totals[place] for place in (NUM_WAITING_HIGH, NUM_WAITING_SPOT))
+    waiting = np.concatenate([fleet.high_queue[:high], fleet.spot_queue[:spot]])
+    for number, nominated in zip(waiting.tolist(), fleet.jobs["nominated"][waiting].tolist(), strict=True):
         job = snapshot.jobs[number]
         reason = f"no room for {job.num_workers} x {job.gpus_per_worker:g} GPUs, or others go first"
-        if fleet.jobs[number]["nominated"] >= 0:
+        if nominated >= 0:
             reason = "GPUs are kept for it until its victims have left"
         elif job.kind == Kind.HIGH and rules.wait_price < np.inf:
             reason += f"; at {rules.wait_price:g} GPU-hours for an hour of waiting no eviction pays yet"

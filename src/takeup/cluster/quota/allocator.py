@@ -376,7 +376,9 @@ class SpotQuota:
         share, taken = state.feedback.coefficient, forecast.max_quantiles(self.hours, level)
         if level > self.goal.probability:
             share = min(1.0, share)  # that the goal is kept with ease says little about a stronger promise
-        return [min(max(0.0, capacity - each) * share, capacity) for each in taken]
+        if share <= 1.0:
+            return [max(0.0, capacity - each) * share for each in taken]
+        return [min(max(0.0, capacity - each / share), capacity) for each in taken]
 
 
 def _placeable(menu: Menu, left_nodes: Sequence[Sequence[float]], num_nodes: int) -> Menu:

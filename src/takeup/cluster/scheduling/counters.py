@@ -4,7 +4,7 @@ import numpy as np
 
 from takeup.cluster.scheduling import layout
 from takeup.cluster.scheduling.layout import Fleet
-from takeup.cluster.scheduling.rules import BY_FEWEST, BY_SIZE, SchedulerRules
+from takeup.cluster.scheduling.rules import BY_FEWEST, BY_SHORTEST, BY_SIZE, SchedulerRules
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
 
@@ -139,6 +139,7 @@ def append_log(fleet: Fleet, what: int, job: int, other: int, ran_s: float, lost
     line.what, line.job, line.other, line.grade = what, job, other, fleet.jobs[job].grade
     line.ran_s, line.lost_gpu_s = ran_s, lost_gpu_s
     fleet.totals[layout.NUM_LOGGED] += 1
+    fleet.totals[layout.REFUSED_JOB] = -1
 
 
 @inner
@@ -150,7 +151,19 @@ def note_start(fleet: Fleet, job: int, grade: int, now_s: float, preempted: int)
     fleet.running[it.place] = job
     fleet.totals[layout.NUM_RUNNING] += 1
     fleet.totals[layout.RUNNING_MILLI + grade] += it.milli * it.workers
+    if grade == 1 and it.guarantee_h > 0:
+        it.promised = 1
+        fleet.totals[layout.PROMISED_MILLI] += it.milli * it.workers
     append_log(fleet, layout.STARTED, job, preempted, 0.0, 0.0)
+
+
+@inner
+def end_promise(fleet: Fleet, job: int) -> None:
+    """The promised hours of a run are over, or the run is."""
+    it = fleet.jobs[job]
+    if it.promised == 1:
+        it.promised = 0
+        fleet.totals[layout.PROMISED_MILLI] -= it.milli * it.workers
 
 
 @kernel
@@ -175,6 +188,7 @@ def release_nodes(fleet: Fleet, job: int) -> None:
     fleet.jobs[last].place = it.place
     fleet.totals[layout.NUM_RUNNING] -= 1
     fleet.totals[layout.RUNNING_MILLI + it.grade] -= it.milli * it.workers
+    end_promise(fleet, job)
     it.running, it.place, it.leaving_for = 0, -1, -1
 
 
@@ -204,6 +218,8 @@ def goes_before(fleet: Fleet, job: int, other: int, order: int) -> bool:
     mine, theirs = fleet.jobs[job], fleet.jobs[other]
     if order == BY_FEWEST and mine.milli * mine.workers != theirs.milli * theirs.workers:
         return bool(mine.milli * mine.workers < theirs.milli * theirs.workers)
+    if order == BY_SHORTEST and mine.limit_s != theirs.limit_s:
+        return bool(mine.limit_s < theirs.limit_s)
     if order == BY_SIZE:
         if mine.milli != theirs.milli:
             return bool(mine.milli > theirs.milli)
@@ -261,7 +277,9 @@ def withdraw(fleet: Fleet, job: int) -> None:
 
 
 @kernel
-def resume_all(fleet: Fleet, jobs: Ints, seats: Ints, grades: Ints, start_s: Floats, saved_s: Floats) -> None:
+def resume_all(
+    fleet: Fleet, jobs: Ints, seats: Ints, grades: Ints, start_s: Floats, saved_s: Floats, now_s: float
+) -> None:
     """Seat jobs that run already; `seats` has a node for each worker, job after job."""
     first = 0
     for place in range(len(jobs)):
@@ -269,6 +287,8 @@ def resume_all(fleet: Fleet, jobs: Ints, seats: Ints, grades: Ints, start_s: Flo
         nodes = seats[first : first + num_workers]
         first_save_s = saved_s[place] if saved_s[place] > start_s[place] else np.inf
         resume(fleet, jobs[place], nodes, grades[place], start_s[place], first_save_s)
+        if now_s - start_s[place] >= 3600.0 * fleet.jobs[jobs[place]].guarantee_h:
+            end_promise(fleet, jobs[place])
         first += num_workers
 
 

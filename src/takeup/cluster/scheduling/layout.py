@@ -3,8 +3,9 @@
 GPUs are counted in thousandths where they can be shared (`milli`), and whole otherwise. A GPU is *shared* while some
 worker that asked for less than a whole one sits on it; it then has a slot of its node in `share_room_milli`. Workers
 on a node form a linked list. A job with a `mask` may use only the nodes of that row of `masks`; -1 stands for all.
-`left_nodes` are those that evicted workers left since the log was begun. `mark` of a job and `gain` and `taken` of a
-node are notes of a plan under way.
+`left_nodes` are those that evicted workers left since the log was begun. `limit_s` is the time limit of a job, in
+replays its duration; only baselines that have such limits read it. `mark` of a job and `gain` and `taken` of a node are
+notes of a plan under way.
 """
 
 from typing import Any, NamedTuple
@@ -28,12 +29,13 @@ JOB = np.dtype([
     (name, np.int64)
     for name in (
         "kind", "organisation", "gpus", "milli", "workers", "first_worker", "running", "grade", "place",
-        "num_evictions", "mark", "nominated", "leaving_for", "waiting", "mask",
+        "num_evictions", "mark", "nominated", "leaving_for", "waiting", "mask", "promised",
     )
 ] + [
     (name, np.float64)
     for name in (
         "submit_s", "guarantee_h", "checkpoint_s", "since_s", "start_s", "first_save_s", "evicted_s", "retry_s",
+        "limit_s",
     )
 ])  # fmt: skip
 WORKER = np.dtype([(name, np.int64) for name in ("job", "node", "slot", "next", "previous")])
@@ -45,7 +47,9 @@ STARTED, EVICTED, LEASE_OVER, NOTICED = range(4)  # what a line of the log says
 NUM_WAITING_HIGH, NUM_WAITING_SPOT, NUM_RUNNING, NUM_LOGGED, NUM_NOMINATED, NUM_LEFT = range(6)  # places of `totals`
 RUNNING_MILLI, FIRST_WAITING = 6, 11  # a place for each grade, and for each queue
 ALL_GPUS, FREE_GPUS, HIGH_GPUS, SHARE_ROOM_MILLI = range(13, 17)  # of all nodes: shows at once what cannot fit
-MOVED_BELOW, NUM_TOTALS = range(17, 19)  # if above 0, only jobs with fewer GPUs per worker may be moved, no others
+MOVED_BELOW = 17  # if above 0, only jobs with fewer GPUs per worker may be moved, no others
+PROMISED_MILLI = 18  # of runs whose promised hours are not over
+REFUSED_JOB, NUM_TOTALS = range(19, 21)  # the last one whose evictions did not pay, -1 once anything has changed since
 
 
 class JobArrays(NamedTuple):
@@ -89,7 +93,7 @@ def job_records(jobs: JobArrays) -> Records:
     records["gpus"] = np.where(records["milli"] >= 1000, records["milli"] // 1000, 0)
     records["first_worker"] = np.cumsum(jobs.workers) - jobs.workers
     records["place"] = records["nominated"] = records["leaving_for"] = records["mask"] = -1
-    records["evicted_s"], records["first_save_s"] = -np.inf, np.inf
+    records["evicted_s"], records["first_save_s"], records["limit_s"] = -np.inf, np.inf, np.inf
     return records
 
 
@@ -109,6 +113,7 @@ def empty_fleet(node_gpus: npt.ArrayLike, jobs: JobArrays, healthy: npt.ArrayLik
     planned = np.zeros(int(np.max(records["workers"], initial=1)) + 1, np.int64)
     scratch, prices = np.zeros((3, _most_on_a_node(records, widest)), np.int64), np.zeros((2, 1 << MOST_BITS))
     totals = np.zeros(NUM_TOTALS, np.int64)
+    totals[REFUSED_JOB] = -1
     totals[ALL_GPUS] = totals[FREE_GPUS] = nodes["size"].sum()
     return Fleet(
         nodes, records, workers, room, high, high_queue, spot_queue, running, totals, log, left, planned,

@@ -2,7 +2,7 @@
 
 A node is chosen by its score, the lowest first. `BEST_FIT` leaves the fewest idle GPUs. `PACKED` does too, then prefers
 nodes that hold more of the same kind, then separates the kinds: spot jobs go where evictions are rare, high-priority
-jobs where spot jobs are evicted anyway; `PACKED_BLIND` does not see evictions. `SHELTERED` prefers nodes with more
+jobs where spot jobs are evicted anyway. `SHELTERED` prefers nodes with more
 high-priority GPUs, then fits best: no request for a whole node can come there, so that spot jobs are left alone, and
 other nodes stay whole or can be emptied. `FRAGMENT` raises the GPUs that a typical request cannot use the least.
 """
@@ -23,7 +23,6 @@ from takeup.cluster.scheduling.rules import (
     FRAGMENT_ARTIFACT,
     NEWEST,
     PACKED,
-    PACKED_BLIND,
     SHELTERED,
     SchedulerRules,
 )
@@ -49,7 +48,7 @@ def _score(fleet: Fleet, node: int, job: int, idle: int, rule: int) -> float:
         return float(idle)
     if rule == SHELTERED:
         return float(idle - 100.0 * (it.high_milli // 1000))
-    if rule in (PACKED, PACKED_BLIND):
+    if rule == PACKED:
         is_high = fleet.jobs[job].kind == 0
         same = it.high_milli if is_high else it.spot_milli
         calm = it.calm if is_high else 10_000.0 - it.calm
@@ -267,6 +266,31 @@ def _plan_newest(fleet: Fleet, job: int, asked: int, now_s: float, rules: Schedu
             _put_back_if_spare(fleet, order[place], job, asked)
     _seat_tightly(fleet, job, asked)
     return True
+
+
+@inner
+def reserve(fleet: Fleet, job: int) -> tuple[float, Ints]:
+    """When a job fits at the latest by the time limits of those that run, and its nodes then (EASY backfill)."""
+    asked, running = max(1, fleet.jobs[job].gpus), np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
+    ends_s = np.empty(len(running))
+    for place in range(len(running)):
+        ends_s[place] = fleet.jobs[running[place]].start_s + fleet.jobs[running[place]].limit_s
+    shadow_s, seats = np.inf, fleet.planned[:0].copy()
+    for place in np.argsort(ends_s, kind="mergesort"):
+        _agree(fleet, running[place])
+        if _fits(fleet, job, asked):
+            _seat_tightly(fleet, job, asked)
+            shadow_s, seats = ends_s[place], fleet.planned[: fleet.jobs[job].workers].copy()
+            break
+    clear_plan(fleet)
+    return shadow_s, seats
+
+
+@inner
+def hold_back(fleet: Fleet, seats: Ints, gpus: int) -> None:
+    """Keep GPUs of these nodes free while a job that ends after the reservation begins is tried."""
+    for place in range(len(seats)):
+        fleet.nodes[seats[place]].reserved += gpus
 
 
 @inner

@@ -7,9 +7,10 @@ engines, and two schedulers differ in nothing but what is written here.
 from math import inf
 from typing import NamedTuple
 
-BY_ARRIVAL, BY_SIZE, BY_FEWEST = range(3)  # order of a queue: more GPUs per worker first, or fewer GPUs in total
+# Order of a queue: more GPUs per worker first, fewer GPUs in total first, or shorter time limits first.
+BY_ARRIVAL, BY_SIZE, BY_FEWEST, BY_SHORTEST = range(4)
 STOP, TRY_SMALLER = range(2)  # what happens behind a job that does not fit
-BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, PACKED_BLIND, SHELTERED = range(6)  # which node
+BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, SHELTERED = range(5)  # which node
 (
     NOBODY,  # no eviction
     TIGHTEST,  # node with the fewest GPUs after evicting all spot jobs; oldest run evicted first
@@ -20,8 +21,7 @@ BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, PACKED_BLIND, SHELTERED = range(6
     FEWEST,  # all nodes; fewest victims, then those that started last
     NEWEST,  # whole pool; last started evicted first until the gang fits; then spare the unneeded
     CHEAPEST,  # all nodes; least price of the victims, found by looking at every subset
-    SINCE_START,  # as TWO_POINTERS, but all work since the start counts as lost
-) = range(10)
+) = range(9)
 
 
 class SchedulerRules(NamedTuple):
@@ -36,7 +36,6 @@ class SchedulerRules(NamedTuple):
     victims: int = NOBODY
     straight: bool = False  # high-priority jobs do not look for idle GPUs before they evict
     uses_quota: bool = False
-    counts_workers: bool = True  # a gang takes the GPUs of all its workers out of the quota, or of one only
     opportunistic: bool = False  # spot jobs beyond the quota may use idle GPUs, without a promise
     period_s: float = 3600.0  # a spot run that lasts this long is a success, and again after each period
     restart_small_s: float = 40.0  # up to eight GPUs
@@ -50,4 +49,6 @@ class SchedulerRules(NamedTuple):
     notice_s: float = 0.0  # time that victims get to save their work
     wait_price: float = inf  # spot GPU-hours worth giving up for one hour less of waiting of a high-priority GPU
     moves: bool = False  # narrow spot jobs move elsewhere where a wider job then fits
+    reserves: bool = False  # EASY backfill: nothing delays the first job that does not fit, by time limits
+    high_share: float = 1.0  # of the pool, up to which high-priority jobs evict: their nominal quota
     repeat_price_share: float = 0.0  # more for every earlier eviction

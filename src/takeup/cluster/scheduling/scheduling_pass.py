@@ -9,7 +9,15 @@ import numpy as np
 
 from takeup.cluster.scheduling import counters, layout
 from takeup.cluster.scheduling.layout import Fleet
-from takeup.cluster.scheduling.placement import agreed_victims, can_move, clear_plan, place_gang, plan_gang
+from takeup.cluster.scheduling.placement import (
+    agreed_victims,
+    can_move,
+    clear_plan,
+    hold_back,
+    place_gang,
+    plan_gang,
+    reserve,
+)
 from takeup.cluster.scheduling.rules import BY_SIZE, NOBODY, STOP, SchedulerRules
 from takeup.cluster.scheduling.victims import lost_gpu_s, restart_gpu_s
 from takeup.core.arrays import Floats, Ints
@@ -26,6 +34,7 @@ def run_pass(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rule
     """Run a full pass; `quota_gpus[i]` GPUs may be promised for `hours[i]`, in rising order of hours."""
     fleet.totals[layout.NUM_LOGGED] = 0
     fleet.totals[layout.NUM_LEFT] = 0
+    fleet.totals[layout.REFUSED_JOB] = -1
     if rules.lease_s > 0:
         _end_leases(fleet, now_s, rules)
     for is_spot in (False, True):
@@ -48,6 +57,7 @@ def run_arrival_pass(
     """The same pass if only this job has arrived since the last one: no other waiting job can start."""
     fleet.totals[layout.NUM_LOGGED] = 0
     fleet.totals[layout.NUM_LEFT] = 0
+    fleet.totals[layout.REFUSED_JOB] = -1
     is_spot = fleet.jobs[job].kind == 1 and not rules.one_queue
     queue = fleet.spot_queue if is_spot else fleet.high_queue
     counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
@@ -69,11 +79,11 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
     fewest_failed = fleet.scratch[2]
     fewest_failed[:] = 1 << 40
     least_share_failed = least_refused = 1 << 40
-    refused_h = -1.0
+    refused_h, shadow_s, seats = -1.0, np.inf, fleet.planned[:0].copy()
     if rules.ageing_s > 0:
         _serve_starved(fleet, is_spot, now_s, hours, quota_gpus, rules)
     by_size = (rules.spot_order if is_spot else rules.high_order) == BY_SIZE
-    num_kept, place, num_waiting = 0, 0, fleet.totals[counter]
+    num_kept, place, num_waiting, head_gpus = 0, 0, fleet.totals[counter], 0
     while place < num_waiting:
         job = queue[place]
         it = fleet.jobs[job]
@@ -87,20 +97,26 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
         place += 1
         is_hopeless = it.workers >= fewest_failed[level] or (it.gpus == 0 and it.milli >= least_share_failed)
         outcome = NO_ROOM
-        if it.guarantee_h == refused_h and _counted_milli(fleet, job, rules) >= least_refused:
+        if it.guarantee_h == refused_h and _total_milli(fleet, job) >= least_refused:
             outcome = NOT_ALLOWED  # what is held only grows while a queue is served
         elif not is_hopeless and it.nominated < 0:
+            is_late = now_s + it.limit_s > shadow_s
+            hold_back(fleet, seats, head_gpus if is_late else 0)
             outcome = _try(fleet, job, now_s, hours, quota_gpus, rules)
-            is_general = outcome == NO_ROOM and it.mask < 0  # one with a mask may have failed for its nodes only
+            hold_back(fleet, seats, -head_gpus if is_late else 0)
+            if rules.reserves and outcome == NO_ROOM and head_gpus == 0:
+                shadow_s, seats = reserve(fleet, job)
+                head_gpus = max(1, it.gpus)
+            # One with a mask may have failed for its nodes only, one that ends late for the nodes of the first.
+            is_general = outcome == NO_ROOM and it.mask < 0 and not is_late
             if is_general and it.gpus > 0:
                 for larger in range(level, len(fewest_failed) if by_size else level + 1):
                     fewest_failed[larger] = min(fewest_failed[larger], it.workers)
             elif is_general and it.workers == 1:
                 least_share_failed = min(least_share_failed, it.milli)
             elif outcome == NOT_ALLOWED and is_spot and not rules.opportunistic:
-                if it.guarantee_h != refused_h:
-                    refused_h, least_refused = it.guarantee_h, 1 << 40
-                least_refused = min(least_refused, _counted_milli(fleet, job, rules))
+                least_refused = min(least_refused if it.guarantee_h == refused_h else 1 << 40, _total_milli(fleet, job))
+                refused_h = it.guarantee_h
         if outcome != DONE:
             queue[num_kept] = job
             num_kept += 1
@@ -203,22 +219,16 @@ def allowed_gpus(hours: Floats, quota_gpus: Floats, asked_h: float) -> float:
     return 0.0
 
 
-@inner
-def _held_milli(fleet: Fleet, job: int, rules: SchedulerRules) -> int:
-    """What counts against the quota if this job gets a promise too."""
-    held = _counted_milli(fleet, job, rules)
-    if rules.counts_workers:
-        return int(fleet.totals[layout.RUNNING_MILLI + GUARANTEED] + held)
-    for place in range(fleet.totals[layout.NUM_RUNNING]):
-        other = fleet.jobs[fleet.running[place]]
-        held += other.milli if other.grade == GUARANTEED else 0
-    return int(held)
+@kernel
+def quota_in_use_milli(fleet: Fleet, rules: SchedulerRules) -> int:
+    """What counts against the quota: runs whose promised hours are not over; as printed all spot runs."""
+    place = layout.PROMISED_MILLI if rules.opportunistic else layout.RUNNING_MILLI + GUARANTEED
+    return int(fleet.totals[place])
 
 
 @inner
-def _counted_milli(fleet: Fleet, job: int, rules: SchedulerRules) -> int:
-    it = fleet.jobs[job]
-    return int(it.milli * it.workers if rules.counts_workers else it.milli)
+def _total_milli(fleet: Fleet, job: int) -> int:
+    return int(fleet.jobs[job].milli * fleet.jobs[job].workers)
 
 
 @inner
@@ -228,7 +238,9 @@ def _terms(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floa
     if not rules.uses_quota:
         return OPPORTUNISTIC
     most_milli = 1000.0 * allowed_gpus(hours, quota_gpus, it.guarantee_h) + TINY
-    if (it.guarantee_h > 0 or not rules.opportunistic) and _held_milli(fleet, job, rules) <= most_milli:
+    if (it.guarantee_h > 0 or not rules.opportunistic) and quota_in_use_milli(fleet, rules) + _total_milli(
+        fleet, job
+    ) <= most_milli:
         return GUARANTEED
     if rules.opportunistic:
         return OPPORTUNISTIC
@@ -240,16 +252,33 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> in
     if not rules.straight and place_gang(fleet, job, rules.score):
         counters.note_start(fleet, job, HIGH, now_s, 0)
         return DONE
-    if now_s < fleet.jobs[job].retry_s:
+    if now_s < fleet.jobs[job].retry_s or _is_like_refused(fleet, job):
         return NOT_ALLOWED
     if rules.victims == NOBODY or not plan_gang(fleet, job, now_s, rules):
+        return NO_ROOM
+    it = fleet.jobs[job]
+    high_milli = fleet.totals[layout.RUNNING_MILLI + HIGH] + it.milli * it.workers
+    if high_milli > 1000 * rules.high_share * fleet.totals[layout.ALL_GPUS]:
+        clear_plan(fleet)
         return NO_ROOM
     victims = agreed_victims(fleet)
     if not _pays(fleet, job, victims, now_s, rules):
         clear_plan(fleet)
         _retry_later(fleet, job, now_s)
+        fleet.totals[layout.REFUSED_JOB] = job
         return NOT_ALLOWED
     return _evict_for(fleet, job, HIGH, victims, now_s, rules)
+
+
+@inner
+def _is_like_refused(fleet: Fleet, job: int) -> bool:
+    """Whether evictions did not pay in this pass for a job of the same shape that has waited at least as long."""
+    other = fleet.totals[layout.REFUSED_JOB]
+    if other < 0:
+        return False
+    mine, theirs = fleet.jobs[job], fleet.jobs[other]
+    is_alike = mine.milli == theirs.milli and mine.workers == theirs.workers and mine.mask == theirs.mask
+    return bool(is_alike and mine.since_s >= theirs.since_s)
 
 
 @inner
@@ -426,4 +455,5 @@ def _end_leases(fleet: Fleet, now_s: float, rules: SchedulerRules) -> None:
         if it.start_s < boundary_s:
             counters.append_log(fleet, layout.LEASE_OVER, job, -1, now_s - it.start_s, 0.0)
             counters.release_nodes(fleet, job)
+            it.limit_s = max(0.0, it.limit_s - (now_s - it.start_s))
             counters.enqueue(fleet, job, now_s, rules)

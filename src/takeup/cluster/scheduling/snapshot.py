@@ -6,10 +6,13 @@ in. A state does not say which GPU of a node a worker shares; they are seated ag
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from takeup.cluster.model import Job, Quota, Run, State, Waiting
+from takeup.cluster.contract import Evidence
+from takeup.cluster.model import Grade, Job, Quota, Run, State, Waiting
 from takeup.cluster.scheduling import layout
 from takeup.cluster.scheduling.counters import enqueue_all, nominate, resume_all
 from takeup.cluster.scheduling.layout import Fleet
@@ -52,54 +55,88 @@ def from_state(state: State, pool: str, rules: SchedulerRules) -> PoolSnapshot:
     nodes = [node for node in state.nodes if node.pool == pool]
     runs = {run.job.id: run for run in state.runs if run.job.pool == pool}
     waits = {wait.job.id: wait for wait in state.waiting if wait.job.pool == pool and wait.job.id not in runs}
-    known = [run.job for run in runs.values()] + [wait.job for wait in waits.values()]
-    jobs = sorted(known, key=lambda job: (job.submit_s, job.id))
-    fleet = layout.empty_fleet([node.num_gpus for node in nodes], _columns(jobs), [node.healthy for node in nodes])
+    known = [*(run.job for run in runs.values()), *(wait.job for wait in waits.values())]
+    columns = _columns(known)
+    order = _by_submission(known, columns.submit_s)
+    jobs = tuple(known[place] for place in order.tolist())
+    sizes, healthy = [node.num_gpus for node in nodes], [node.healthy for node in nodes]
+    fleet = layout.empty_fleet(sizes, layout.JobArrays(*(each[order] for each in columns)), healthy)
     number_of = {node.name: number for number, node in enumerate(nodes)}
-    numbers = {job.id: number for number, job in enumerate(jobs)}
+    numbers = np.empty(len(known), np.int64)
+    numbers[order] = np.arange(len(known))
     fleet = _with_masks(fleet, jobs, number_of)
-    _resume(fleet, list(runs.values()), numbers, number_of)
-    _queue(fleet, list(waits.values()), numbers, rules)
-    for name in (name for name in waits if state.nominations.get(name)):
-        nominate(fleet, numbers[name], _seats(state.nominations[name], number_of, waits[name].job))
+    _resume(fleet, list(runs.values()), numbers[: len(runs)], number_of, state.now_s)
+    _queue(fleet, list(waits.values()), numbers[len(runs) :], rules)
+    for name, number in zip(waits, numbers[len(runs) :].tolist(), strict=True):
+        if seats := state.nominations.get(name):
+            nominate(fleet, number, _seats(seats, number_of, waits[name].job))
     if rules.score == PACKED and state.evictions:
         _note_calm(fleet, state, number_of)
-    return PoolSnapshot(fleet, tuple(jobs), tuple(node.name for node in nodes))
+    return PoolSnapshot(fleet, jobs, tuple(number_of))
+
+
+def _by_submission(jobs: Sequence[Job], submit_s: Floats) -> Ints:
+    """The order of submission; jobs of the same moment by name."""
+    order = np.argsort(submit_s, kind="stable")
+    ends = [0, *(np.flatnonzero(np.diff(submit_s[order])) + 1).tolist(), len(jobs)]
+    for first, end in pairwise(ends):
+        if end - first > 1:
+            order[first:end] = sorted(order[first:end].tolist(), key=lambda place: jobs[place].id)
+    return np.asarray(order)
+
+
+def pool_evidence(fleet: Fleet, now_s: float, **history: Any) -> Evidence:
+    """The evidence about a pool as it is now; `history` has what it does not show by itself."""
+    nodes, totals = fleet.nodes, fleet.totals
+    waiting = fleet.spot_queue[: totals[layout.NUM_WAITING_SPOT]]
+    return Evidence(
+        now_s=now_s,
+        capacity_gpus=float(totals[layout.ALL_GPUS]),
+        idle_gpus=float(totals[layout.FREE_GPUS]),
+        spot_gpus=float(totals[layout.RUNNING_MILLI + Grade.GUARANTEED :][:2].sum()) / 1000.0,
+        guaranteed_gpus=float(totals[layout.PROMISED_MILLI]) / 1000.0,
+        longest_wait_s=now_s - float(fleet.jobs["since_s"][waiting].min()) if len(waiting) else 0.0,
+        idle_nodes=int(np.count_nonzero(nodes["free"] == nodes["size"])),
+        num_nodes=len(nodes),
+        **history,
+    )
 
 
 def _with_masks(fleet: Fleet, jobs: Sequence[Job], number_of: Mapping[str, int]) -> Fleet:
     """The fleet with a row of `masks` for each set of nodes that jobs are limited to."""
-    limits = list(dict.fromkeys(job.only_nodes for job in jobs if job.only_nodes is not None))
-    if not limits:
+    limited = [(number, job.only_nodes) for number, job in enumerate(jobs) if job.only_nodes is not None]
+    if not limited:
         return fleet
+    limits = {names: row for row, names in enumerate(dict.fromkeys(names for _, names in limited))}
     masks = np.array([[name in names for name in number_of] for names in limits], np.bool_)
-    fleet.jobs["mask"] = [-1 if job.only_nodes is None else limits.index(job.only_nodes) for job in jobs]
+    for number, names in limited:
+        fleet.jobs["mask"][number] = limits[names]
     return fleet._replace(masks=masks)
 
 
-def _resume(fleet: Fleet, runs: list[Run], numbers: Mapping[str, int], number_of: Mapping[str, int]) -> None:
+def _resume(fleet: Fleet, runs: list[Run], places: Ints, number_of: Mapping[str, int], now_s: float) -> None:
     if not runs:
         return
-    runs.sort(key=lambda run: (run.start_s, numbers[run.job.id]))
-    places = np.array([numbers[run.job.id] for run in runs], np.int64)
+    lengths = np.array([len(run.nodes) for run in runs], np.int64)
     try:
         seats = np.array([number_of[name] for run in runs for name in run.nodes], np.int64)
     except KeyError:
         seats = np.zeros(0, np.int64)
-    if len(seats) != fleet.jobs["workers"][places].sum() or any(len(r.nodes) != r.job.num_workers for r in runs):
+    if not len(seats) or (lengths != fleet.jobs["workers"][places]).any():
         for run in runs:
             _seats(run.nodes, number_of, run.job)  # names the one that is wrong
-    grades = np.array([run.grade for run in runs], np.int64)
     start_s, saved_s = (np.array([getattr(run, name) for run in runs], np.float64) for name in ("start_s", "saved_s"))
+    grades = np.fromiter((run.grade for run in runs), np.int64, len(runs))
     fleet.jobs["num_evictions"][places] = [run.num_evictions for run in runs]
-    resume_all(fleet, places, seats, grades, start_s, saved_s)
+    order = np.lexsort((places, start_s))
+    seats = seats[np.argsort(np.repeat(np.argsort(order), lengths), kind="stable")]
+    resume_all(fleet, places[order], seats, grades[order], start_s[order], saved_s[order], float(now_s))
     # A node may hold more than it has, for a moment or by mistake; what others have free still counts.
     fleet.totals[layout.FREE_GPUS] = np.maximum(fleet.nodes["free"], 0).sum()
     fleet.totals[layout.HIGH_GPUS] = np.minimum(fleet.nodes["high_gpus"], fleet.nodes["size"]).sum()
 
 
-def _queue(fleet: Fleet, waits: list[Waiting], numbers: Mapping[str, int], rules: SchedulerRules) -> None:
-    places = np.array([numbers[wait.job.id] for wait in waits], np.int64)
+def _queue(fleet: Fleet, waits: list[Waiting], places: Ints, rules: SchedulerRules) -> None:
     since_s = np.array([wait.since_s for wait in waits], np.float64)
     num_evictions = np.array([wait.num_evictions for wait in waits], np.int64)
     fleet.jobs["num_evictions"][places] = num_evictions
@@ -108,14 +145,14 @@ def _queue(fleet: Fleet, waits: list[Waiting], numbers: Mapping[str, int], rules
 
 
 def _columns(jobs: Sequence[Job]) -> layout.JobArrays:
-    floats = [
-        np.array([getattr(job, name) for job in jobs], np.float64)
-        for name in ("gpus_per_worker", "submit_s", "guarantee_h")
-    ]
-    kind = np.array([job.kind for job in jobs], np.int64)
-    workers = np.array([job.num_workers for job in jobs], np.int64)
-    never = np.full(len(jobs), np.inf)  # a state says when work was saved last; when it will be is no business of ours
-    return layout.JobArrays(kind, np.zeros(len(jobs), np.int64), floats[0], workers, floats[1], floats[2], never)
+    num = len(jobs)
+    kind, workers = (np.fromiter((getattr(job, name) for job in jobs), np.int64, num) for name in _WHOLE)
+    gpus, submit_s, hours = (np.fromiter((getattr(job, name) for job in jobs), np.float64, num) for name in _REAL)
+    never = np.full(num, np.inf)  # a state says when work was saved last; when it will be is no business of ours
+    return layout.JobArrays(kind, np.zeros(num, np.int64), gpus, workers, submit_s, hours, never)
+
+
+_WHOLE, _REAL = ("kind", "num_workers"), ("gpus_per_worker", "submit_s", "guarantee_h")
 
 
 def _seats(names: Sequence[str], number_of: Mapping[str, int], job: Job) -> Ints:

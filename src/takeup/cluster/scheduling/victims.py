@@ -14,7 +14,6 @@ from takeup.cluster.scheduling.rules import (
     FEWEST,
     FRAGMENT_NODE,
     LARGEST_FIRST,
-    SINCE_START,
     SMALLEST_FIRST,
     TIGHTEST,
     TWO_POINTERS,
@@ -46,16 +45,9 @@ def room_in_plan(fleet: Fleet, node: int) -> int:
 def is_evictable(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bool:
     """Whether a job may be evicted now, and is neither in the plan nor under notice."""
     it, below = fleet.jobs[job], fleet.totals[MOVED_BELOW]
-    if below > 0 and (it.gpus >= below or it.start_s >= now_s or is_promised(fleet, job, now_s)):
+    if below > 0 and (it.gpus >= below or it.start_s >= now_s or it.promised == 1):
         return False
     return bool(it.kind == 1 and it.mark == 0 and it.leaving_for < 0 and now_s - it.start_s >= rules.min_runtime_s)
-
-
-@inner
-def is_promised(fleet: Fleet, job: int, now_s: float) -> bool:
-    """Whether the hours of its promise are not over yet."""
-    it = fleet.jobs[job]
-    return bool(it.grade == 1 and now_s - it.start_s < 3600.0 * it.guarantee_h)
 
 
 @inner
@@ -73,20 +65,12 @@ def lost_gpu_s(fleet: Fleet, job: int, now_s: float) -> float:
 
 
 @inner
-def _waste_gpu_s(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> float:
-    """GPU-seconds lost, as the two-pointer rule counts them."""
-    if rules.victims == SINCE_START:
-        return float(fleet.jobs[job].workers * fleet.jobs[job].milli / 1000.0 * (now_s - fleet.jobs[job].start_s))
-    return lost_gpu_s(fleet, job, now_s)
-
-
-@inner
 def price(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> float:
     """What the eviction of a job costs, in GPU-seconds; prices order victims, they never forbid one."""
     it = fleet.jobs[job]
     cost = lost_gpu_s(fleet, job, now_s) + restart_gpu_s(fleet, job, rules)
     cost *= 1.0 + rules.repeat_price_share * it.num_evictions
-    cost += PROMISE_PRICE if is_promised(fleet, job, now_s) else 0.0
+    cost += PROMISE_PRICE if it.promised == 1 else 0.0
     return float(cost + (CAP_PRICE if it.num_evictions >= rules.max_evictions else 0.0))
 
 
@@ -183,7 +167,7 @@ def _node_prices(
         if it.mark == CHOSEN:
             num_victims += 1
             earliest_s = min(earliest_s, it.start_s)
-            lost += _waste_gpu_s(fleet, job, now_s, rules)
+            lost += lost_gpu_s(fleet, job, now_s)
             costs += price(fleet, job, now_s, rules)
             shares += max(1, it.gpus) * 1000.0 / (it.workers * it.milli)
     if rules.victims == CHEAPEST:
@@ -192,7 +176,7 @@ def _node_prices(
         return float(num_victims), -earliest_s if num_victims else -np.inf
     if rules.victims == FRAGMENT_NODE:
         return fragmentation(room - asked, False) - fragmentation(room, False), 0.0
-    if rules.victims in (TWO_POINTERS, SINCE_START):
+    if rules.victims == TWO_POINTERS:
         window = fleet.nodes.size * fleet.nodes[0].size * SECONDS_OF_A_MONTH
         return float(room), 1e-4 * num_victims + 5.0 * lost / window
     return float(room), shares if rules.victims != TIGHTEST else 0.0
@@ -205,8 +189,8 @@ def _order_key(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> f
         return -float(it.workers * it.milli)
     if rules.victims == SMALLEST_FIRST:
         return float(it.workers * it.milli)
-    if rules.victims in (TWO_POINTERS, SINCE_START):
-        return -_waste_gpu_s(fleet, job, now_s, rules)
+    if rules.victims == TWO_POINTERS:
+        return -lost_gpu_s(fleet, job, now_s)
     if rules.victims == CHEAPEST:
         return price(fleet, job, now_s, rules)
     return float(it.start_s)
@@ -217,7 +201,7 @@ def _choose_in_order(fleet: Fleet, node: int, count: int, missing: int, now_s: f
     """Mark victims one after another; False if all together free too little."""
     _sort(fleet, count, now_s, rules)
     found = fleet.scratch[0]
-    if rules.victims in (FEWEST, TWO_POINTERS, SINCE_START):
+    if rules.victims in (FEWEST, TWO_POINTERS):
         for place in range(count):
             fleet.jobs[found[place]].mark = CHOSEN
         if freed(fleet, node, CHOSEN) < missing:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.scheduling import layout
-from takeup.cluster.scheduling.counters import enqueue, evict, release_nodes
+from takeup.cluster.scheduling.counters import end_promise, enqueue, evict, release_nodes
 from takeup.cluster.scheduling.layout import Fleet
 from takeup.cluster.scheduling.placement import update_calmness
 from takeup.cluster.scheduling.rules import PACKED, SchedulerRules
@@ -396,6 +396,7 @@ def _handle_event(
         count_period(story, it.grade, now_s, NUM_KEPT)
         push(agenda, now_s + rules.period_s, PERIOD, job, story.run[job])
     elif what == PROMISE:
+        end_promise(fleet, job)
         _count_promise(story, now_s, True)
     elif what == LEAVE:
         _leave(fleet, story, job, now_s, rules)
@@ -431,7 +432,7 @@ def _decide(
     story.ticks[CHANGED], story.ticks[NEWCOMER] = 0, -1
     if rules.score == PACKED:
         _refresh_calm(fleet, story, clock)
-    if changed:
+    if changed or rules.reserves:
         run_pass(fleet, clock[NOW], hours, quota, rules)
     else:
         run_arrival_pass(fleet, newcomer, clock[NOW], hours, quota, rules)

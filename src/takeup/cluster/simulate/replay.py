@@ -1,16 +1,13 @@
 """A whole workload under a scheduler: one pool at a time, since jobs never move between pools.
 
 A scheduler is replayed through its rules, in compiled code that makes the same decisions as its `decide`. The quota is
-queried every five minutes while spot jobs run, wait or are about to arrive; after the window there is no quota. A
-`look` callback sees each pool at these moments.
+queried every five minutes while spot jobs run, wait or are about to arrive; after the window there is no quota.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -22,88 +19,10 @@ from takeup.cluster.scheduling import layout
 from takeup.cluster.scheduling.counters import enqueue_all
 from takeup.cluster.scheduling.outcome import Outcome
 from takeup.cluster.scheduling.rules import SchedulerRules
-from takeup.cluster.scheduling.snapshot import quota_arrays
+from takeup.cluster.scheduling.snapshot import pool_evidence, quota_arrays
 from takeup.cluster.simulate import event_loop as events
 from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
-
-# A pool at one moment of a replay: which jobs wait, whether they would fit, and how much work is left -----------------
-#
-# Only for evaluating a replay afterwards: the remaining work is known from true durations.
-
-MILLI = 1000
-
-
-class IdleReason(Enum):
-    """Why GPUs are idle: a job that waits may ask for more than there are, or for others than those."""
-
-    NONE_WAITS = "no job waits"
-    TOO_WIDE = "too few for any waiting job"
-    SCATTERED = "enough for one, but scattered"
-    FITS = "one would fit"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayMoment:
-    """A view of the arrays of a replay: valid until the replay continues."""
-
-    now_s: float
-    fleet: layout.Fleet
-    story: events.ReplayRecord
-
-    @property
-    def idle_gpus(self) -> Ints:
-        """Whole GPUs of each node that are neither held nor reserved."""
-        nodes = self.fleet.nodes
-        return np.where(nodes["healthy"] > 0, np.maximum(0, nodes["free"] - nodes["reserved"]), 0)
-
-    @property
-    def waiting(self) -> Ints:
-        """Numbers of the jobs that wait for any GPUs."""
-        fleet, totals = self.fleet, self.fleet.totals
-        high, spot = (
-            fleet.high_queue[: totals[layout.NUM_WAITING_HIGH]],
-            fleet.spot_queue[: totals[layout.NUM_WAITING_SPOT]],
-        )
-        jobs = np.concatenate([high, spot])
-        return np.asarray(jobs[fleet.jobs["nominated"][jobs] < 0])
-
-    def why_idle(self) -> IdleReason:
-        """Why the currently idle GPUs are idle."""
-        jobs = self.fleet.jobs[self.waiting]
-        if not len(jobs):
-            return IdleReason.NONE_WAITS
-        if (jobs["workers"] <= self._num_places(jobs["milli"])).any():
-            return IdleReason.FITS
-        asked_milli = jobs["milli"] * jobs["workers"]
-        room_milli = MILLI * int(self.idle_gpus.sum()) + int(self._shared_room_milli.sum())
-        return IdleReason.SCATTERED if (asked_milli <= room_milli).any() else IdleReason.TOO_WIDE
-
-    def left_gpu_s(self) -> Floats:
-        """Remaining GPU-seconds of work of each job; all of it before the job arrives."""
-        jobs, story = self.fleet.jobs, self.story
-        ran_s = np.maximum(0.0, self.now_s - jobs["start_s"] - story.overhead_s)
-        done_s = story.done_s + np.where(jobs["running"] > 0, ran_s, 0.0)
-        return np.asarray(np.maximum(0.0, story.duration_s - done_s) * jobs["milli"] * jobs["workers"] / MILLI)
-
-    @property
-    def _shared_room_milli(self) -> Ints:
-        """Free milli-GPUs on GPUs that are already shared."""
-        room = self.fleet.share_room_milli
-        return np.where(room < MILLI, room, 0)
-
-    def _num_places(self, milli: Ints) -> Ints:
-        """For each request of one worker, how many workers of its size fit."""
-        sizes, which = np.unique(milli, return_inverse=True)
-        return np.array([self._places(int(size)) for size in sizes])[which]
-
-    def _places(self, milli: int) -> int:
-        if milli >= MILLI:
-            return int((self.idle_gpus // (milli // MILLI)).sum())
-        return int((self._shared_room_milli // milli).sum() + self.idle_gpus.sum() * (MILLI // milli))
-
-
-Inspect = Callable[[ReplayMoment], None]
 
 NO_LIMIT = np.array([np.inf])
 MOST_EVICTIONS = 100_000  # that are remembered at a time: those of a day
@@ -114,16 +33,15 @@ def replay(
     scheduler: RuleBasedScheduler,
     from_s: float = 0.0,
     to_s: float | None = None,
-    look: Inspect | None = None,
     before: SchedulerRules | None = None,
 ) -> Outcome:
     """Replay everything; the window [from_s, to_s) is what metrics are about (default: until the last submission).
 
-    `look` sees a pool whenever its scheduler is about to ask for a quota, and when the window ends. With `before` pools
-    live by other rules until the window begins, without any quota, and the scheduler takes over what runs and waits.
+    With `before` pools live by other rules until the window begins, without any quota, and the scheduler takes over
+    what runs and waits.
     """
     begun = ReplayPrefix(workload, from_s, to_s, before)
-    return begun.finish(begun.lives, scheduler, look)
+    return begun.finish(begun.lives, scheduler)
 
 
 class ReplayPrefix:
@@ -146,15 +64,15 @@ class ReplayPrefix:
             for life in self.lives:
                 life.run(from_s, before)
 
-    def replay(self, scheduler: RuleBasedScheduler, look: Inspect | None = None) -> Outcome:
+    def replay(self, scheduler: RuleBasedScheduler) -> Outcome:
         """The outcome of this scheduler on a deep copy, so that others start from the same state."""
-        return self.finish(deepcopy(self.lives), scheduler, look)
+        return self.finish(deepcopy(self.lives), scheduler)
 
-    def finish(self, lives: list[_PoolReplay], scheduler: RuleBasedScheduler, look: Inspect | None) -> Outcome:
+    def finish(self, lives: list[_PoolReplay], scheduler: RuleBasedScheduler) -> Outcome:
         """The outcome of this scheduler on these pools, which are modified."""
         for life in lives:
             life.stand_in_line(scheduler.rules)
-            life.live(scheduler, look)
+            life.live(scheduler)
         return _outcome(self.workload, scheduler.name, lives, self.fits, self.from_s, self.to_s)
 
 
@@ -187,30 +105,27 @@ class _PoolReplay:
         story = events.empty_record(
             workload.job_duration_s[members], num_hours, len(workload.organisations), MOST_EVICTIONS
         )
+        fleet = layout.empty_fleet(sizes, jobs)
+        fleet.jobs["limit_s"] = workload.job_duration_s[members]
         return cls(
             name=workload.pools[number], organisations=workload.organisations, members=members,
-            fleet=layout.empty_fleet(sizes, jobs), story=story, agenda=events.empty_queue(9 * len(members) + 64),
+            fleet=fleet, story=story, agenda=events.empty_queue(9 * len(members) + 64),
             clock=np.array([0.0, -1.0]), to_s=to_s,
             spot_submit_s=jobs.submit_s[jobs.kind == Kind.SPOT], quota_gpus=np.full(num_hours, np.nan),
             high_nodes=np.full(num_hours, np.nan), below_gpus=np.full(num_hours, np.nan),
         )  # fmt: skip
 
-    def live(self, scheduler: RuleBasedScheduler, look: Inspect | None = None) -> None:
+    def live(self, scheduler: RuleBasedScheduler) -> None:
         """Replay from this moment until the last job ends."""
         rules = scheduler.rules
         while rules.uses_quota and (next_s := self._next_question_s()) < self.to_s:
             if next_s > self.clock[0]:
                 self.run(next_s, rules)  # no spot job runs, waits or comes until then
-            if look is not None:
-                look(ReplayMoment(float(self.clock[0]), self.fleet, self.story))
             quota = scheduler.quota_source.quota(self.name, self._evidence())
             hours, gpus = quota_arrays(quota)
             hour, below = int(self.clock[0] // 3600), quota.demand_below_gpus
             self.quota_gpus[hour], self.below_gpus[hour] = gpus[0], np.nan if below is None else below
             self.run(min(self.clock[0] + events.TICK_S, self.to_s), rules, hours, gpus)
-        if look is not None:
-            self.run(self.to_s, rules)
-            look(ReplayMoment(self.to_s, self.fleet, self.story))
         self.run(np.inf, rules)
 
     def stand_in_line(self, rules: SchedulerRules) -> None:
@@ -239,29 +154,15 @@ class _PoolReplay:
         return max(now_s, float(self.spot_submit_s[place] // events.TICK_S * events.TICK_S))
 
     def _evidence(self) -> Evidence:
-        now_s, nodes, totals = float(self.clock[0]), self.fleet.nodes, self.fleet.totals
-        hour = int(now_s // 3600)
-        waiting = self.fleet.spot_queue[: totals[layout.NUM_WAITING_SPOT]]
+        hour = int(self.clock[0] // 3600)
         kept, broken = int(self.story.ticks[events.PROMISES_KEPT]), int(self.story.ticks[events.PROMISES_BROKEN])
         kept_before, broken_before = self.asked
         self.asked = kept, broken
-        return Evidence(
-            now_s=now_s,
-            capacity_gpus=float(totals[layout.ALL_GPUS]),
-            idle_gpus=float(totals[layout.FREE_GPUS]),
-            spot_gpus=self._spot_gpus(),
-            guaranteed_gpus=float(totals[layout.RUNNING_MILLI + Grade.GUARANTEED]) / 1000.0,
-            organisations=self.organisations,
-            demand_now=self.story.demand[hour],
-            hourly_demand=self.story.demand[:hour],
-            num_kept=kept - kept_before,
-            num_broken=broken - broken_before,
-            longest_wait_s=now_s - float(self.fleet.jobs["since_s"][waiting].min()) if len(waiting) else 0.0,
-            idle_nodes=int(np.count_nonzero(nodes["free"] == nodes["size"])),
-            num_nodes=len(nodes),
-            high_nodes_now=self._count_high_nodes(hour),
-            hourly_high_nodes=self.high_nodes[:hour],
-        )
+        return pool_evidence(
+            self.fleet, float(self.clock[0]), organisations=self.organisations, demand_now=self.story.demand[hour],
+            hourly_demand=self.story.demand[:hour], num_kept=kept - kept_before, num_broken=broken - broken_before,
+            high_nodes_now=self._count_high_nodes(hour), hourly_high_nodes=self.high_nodes[:hour],
+        )  # fmt: skip
 
     def _count_high_nodes(self, hour: int) -> float:
         """Peak number of nodes with high-priority jobs in this hour so far; unseen hours are estimated from demand."""

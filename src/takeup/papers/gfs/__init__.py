@@ -18,6 +18,7 @@ from takeup.core.seeds import Streams
 from takeup.papers import Findings, numbers, of_kind, paper_report
 from takeup.papers.gfs.ablations import PURPOSES, ablation_findings
 from takeup.papers.gfs.baselines import (
+    STOCK,
     Numbers,
     SpotLoad,
     against_baselines,
@@ -27,7 +28,7 @@ from takeup.papers.gfs.baselines import (
     spot_work_table,
 )
 from takeup.papers.gfs.daily_windows import one_day_findings, replay_one_day_windows
-from takeup.papers.gfs.fifo import against_fifo, inspect_days
+from takeup.papers.gfs.fifo import COMPARED, against_fifo
 
 # The forecast on drawn demand: whether its 90 % quantile is calibrated, and what last week's peak would reserve -------
 
@@ -88,14 +89,13 @@ NOTES = (
     "two of the baselines stop at the first job that does not fit; with spot jobs waiting for days behind large ones, "
     "their mean is far above what the paper prints, and reductions against it are flattering; the table with both "
     "forms of the baselines has those that do not stop",
-    "all windows begin from one state: until then FIFO serves, so that no scheduler has worked ahead. Days inside a "
-    "window are no measure compared with FIFO even so: a scheduler that works ahead has less left for a later day",
-    "one-day windows are those of an independent replication, but for the state. A scheduler that evicts a job that "
-    "runs past midnight leaves work for the next day, so that some windows are below FIFO",
+    "all windows begin from one state: until then FIFO serves, so that no scheduler has worked ahead",
+    "one-day windows are those of an independent replication, but for the state; a scheduler that evicts a job that "
+    "runs past midnight leaves work for the next day, so that they are judged by their mean",
     "without parts: differences below twice their standard error prove nothing",
     "gfs evicts when the wait of a high-priority job has cost as much as the eviction destroys, and moves spot jobs "
-    "for wider ones; engines on Slurm and Kubernetes refuse moves. gfs_published, the printed scheduler, does neither: "
-    "under it high-priority jobs wait less, and allocation is lower; one-day windows have both",
+    "for wider ones. gfs_published, the printed scheduler, does neither: under it high-priority jobs wait less, and "
+    "allocation is lower; one-day windows have both",
     "further draws and longer histories, under earlier rules of gfs: benchmarks/results/reproduce-gfs-further-draws",
 )
 
@@ -110,7 +110,7 @@ def reproduce(*, quiet: bool = False) -> Report:
             against_baselines(expected, loads),
             Findings((), (baseline_forms_table(expected, loads), spot_work_table(loads))),
         ]
-        parts.append(against_fifo(expected, draws, [inspect_days(expected, load, tick) for load in draws]))
+        parts.append(against_fifo(expected, draws, tick))
         parts.append(
             one_day_findings(expected, [replay_one_day_windows(expected, some, tick) for some in _by_load(draws)])
         )
@@ -123,10 +123,10 @@ def reproduce(*, quiet: bool = False) -> Report:
 
 def _compared_policies(expected: Numbers, seed: int) -> tuple[str, ...]:
     """All policies on the draw shown in tables; on other draws only those compared hour by hour."""
-    judged = ("fifo", "gfs")
     if seed != expected["setting"]["seed"]:
-        return judged
-    return (*expected["setting"]["baselines"], *published_baselines(expected), *judged, "gfs_promised")
+        return COMPARED
+    baselines = (*expected["setting"]["baselines"], *published_baselines(expected))
+    return tuple(dict.fromkeys((*baselines, *COMPARED, *STOCK, "gfs_promised")))
 
 
 def _by_load(draws: Sequence[SpotLoad]) -> list[list[SpotLoad]]:
@@ -138,7 +138,8 @@ def _num_steps(expected: Numbers) -> int:
     setting = expected["setting"]
     num_replays = sum(len(_compared_policies(expected, seed)) for seed in setting["seeds"]) * len(setting["loads"])
     num_draws = len(setting["seeds"]) * len(setting["loads"])
-    return num_replays + 2 * num_draws + sum(1 + len(parts) for parts in PURPOSES.values())
+    num_priced, num_parts = len(expected["frontier"]["prices"]), sum(1 + len(parts) for parts in PURPOSES.values())
+    return num_replays + num_draws + num_priced + num_parts
 
 
 def _replay_draws(expected: Numbers, tick: Callable[[], None]) -> list[SpotLoad]:

@@ -146,17 +146,35 @@ def test_high_priority_is_never_evicted(world: World) -> None:
 
 
 @pytest.mark.parametrize("notice_s", [0.0, 60.0])
-def test_no_pod_is_evicted_for_a_spot_pod(world: World, notice_s: float) -> None:
+def test_no_pod_with_a_promise_is_evicted_for_a_spot_pod(world: World, notice_s: float) -> None:
     world.create([pod("a"), pod("b", gpus=8)])
     world.settle()
-    world.start("a", "n0")
+    world.start("a", "n0", grade=Grade.GUARANTEED)
     world.look(lambda state: bool(state.runs))
 
-    with pytest.raises(BadInput, match="for high priority only"):
+    with pytest.raises(BadInput, match="without a promise"):
         world.evict("a", "b", notice_s)
     with pytest.raises(BadInput, match="no room on n0"):
         world.start("b", "n0")
     assert world.places() == {"a": "n0", "b": ""}
+
+
+def test_a_narrow_pod_without_a_promise_moves_for_a_wider_one(world: World) -> None:
+    world.create([pod("a"), pod("b", gpus=8)])
+    world.settle()
+    world.start("a", "n0")
+    world.look(lambda state: bool(state.runs))
+    world.kubelet.lingers.set()
+
+    world.evict("a", "b")
+    world.start("a", "n1")  # it moves: its pod comes back under another name
+    world.start("b", "n0")
+    assert world.engine.observe().nominations == {"default/b": ("n0",)}
+    world.kubelet.lingers.clear()
+    world.look(lambda _: "a" not in world.places())
+    world.start("b", "n0")
+
+    assert world.places() == {"b": "n0"}
 
 
 def test_nobody_is_evicted_twice(world: World) -> None:

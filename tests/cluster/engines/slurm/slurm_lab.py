@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -14,10 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from takeup.cluster.engines.slurm import Slurm
 from takeup.cluster.engines.slurm.commands import caller
 from takeup.cluster.engines.slurm.rows import JobRow, JobStatus, read_job
 
+PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "scontrol")
+SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+MISSING = [name for name in PROGRAMS if shutil.which(name, path=SEARCHED) is None]
+needs_lab = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}: run scripts/slurm-lab install as root"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for daemons and device files"),
+]
 SCRIPT = Path(__file__).parents[4] / "scripts" / "slurm-lab"
 NUM_NODES, NUM_GPUS = 16, 8
 

@@ -528,19 +528,54 @@ def test_only_spot_jobs_are_evicted(qos: str) -> None:
 
 
 @pytest.mark.parametrize("notice_s", [0.0, 60.0])
-def test_no_job_is_evicted_for_a_spot_job(notice_s: float) -> None:
+def test_no_job_with_a_promise_is_evicted_for_a_spot_job(notice_s: float) -> None:
     fake = FakeSlurm()
     job, other = fake.run("spot", 2, "n1"), fake.submit("spot", 8)
     engine = engine_of(fake)
     engine.observe()
 
-    with pytest.raises(BadInput, match="for high priority only"):
+    with pytest.raises(BadInput, match="only narrower jobs without a promise move"):
         engine.apply(evict(job, other, notice_s))
     with pytest.raises(BadInput, match="let it wait"):
         engine.apply(start(other, "n1"))
     fake.tick()
     state = engine.observe()
     assert ([run.job.id for run in state.runs], state.evictions) == ([job], ())
+
+
+def test_a_narrow_job_without_a_promise_moves_for_a_wider_one() -> None:
+    fake = FakeSlurm()
+    narrow, wide = fake.run("spot_idle", 2, "n1"), fake.submit("spot", 8)
+    engine = engine_of(fake)
+    engine.observe()
+
+    engine.apply(evict(narrow, wide))
+    engine.apply(start(wide, "n1", grade=Grade.OPPORTUNISTIC))
+    engine.apply(start(narrow, "n0", grade=Grade.OPPORTUNISTIC))  # it still leaves, and starts in the next round
+    fake.tick()
+    state = engine.observe()
+
+    assert {run.job.id: run.nodes for run in state.runs} == {wide: ("n1",)}
+    assert [wait.job.id for wait in state.waiting] == [narrow]
+    assert [it.job_id for it in state.evictions] == [narrow]
+
+
+def test_the_limit_of_the_quota_leaves_room_for_runs_whose_promise_is_over() -> None:
+    """Two GPUs run on after their hour, two are promised now; of a quota of four two more may be promised."""
+    fake = FakeSlurm()
+    fake.run("spot", 2, "n0")
+    fake.now_s += 4000.0
+    fake.run("spot", 2, "n1")
+    engine = engine_of(fake)
+    engine.observe()
+    engine.apply(quota(4.0))
+    job, other = fake.submit("spot", 2), fake.submit("spot", 2)
+    engine.observe()
+    engine.apply(start(job, "n2"))
+
+    assert fake.limits == {"spot": 6.0}
+    with pytest.raises(BadInput, match="exceed the quota"):
+        engine.apply(start(other, "n2"))
 
 
 def test_no_run_is_evicted_twice() -> None:

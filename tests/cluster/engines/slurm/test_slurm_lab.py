@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 
 from cluster.engines.slurm.slurm_lab import (
-    NUM_GPUS,
     NUM_NODES,
     SCRIPT,
     Lab,
@@ -26,6 +24,7 @@ from cluster.engines.slurm.slurm_lab import (
     gang_after_s,
     killed,
     larger_quota_after_s,
+    needs_lab,
     wait_until,
 )
 from takeup.cluster.contract import StaticQuota
@@ -39,52 +38,8 @@ from takeup.core.control import ControlLoop
 from takeup.errors import BadInput
 
 GUIDE = Path(__file__).parents[4] / "docs" / "guides" / "slurm.md"
-PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "scontrol")
-SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-MISSING = [name for name in PROGRAMS if shutil.which(name, path=SEARCHED) is None]
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.xdist_group("slurm"),
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}: run scripts/slurm-lab install as root"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for daemons and device files"),
-]
-
-
-@pytest.fixture(scope="module")
-def whole_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    folder = tmp_path_factory.mktemp("slurm") / "lab"
-    began_s = time.monotonic()
-    try:
-        subprocess.run([SCRIPT, "start", folder, "--nodes", str(NUM_NODES), "--gpus", str(NUM_GPUS)], check=True)
-        print(f"the lab took {time.monotonic() - began_s:.1f} s to start")
-        yield Lab(folder)
-    finally:
-        subprocess.run([SCRIPT, "stop", folder], check=True)
-
-
-@pytest.fixture
-def lab(whole_lab: Lab) -> Iterator[Lab]:
-    """A lab in which nothing runs."""
-    whole_lab.clean()
-    yield whole_lab
-    whole_lab.clean()
-
-
-@pytest.fixture(scope="module")
-def shared_nursery(whole_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    nursery = Nursery(whole_lab, tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
-
-
-@pytest.fixture
-def nursery(lab: Lab, shared_nursery: Nursery) -> Iterator[Nursery]:
-    """Controllers with a journal of their own for this test."""
-    shared_nursery.journal.unlink(missing_ok=True)
-    yield shared_nursery
-    shared_nursery.kill()
-    print(shared_nursery.log.read_text("utf-8")[-5_000:])  # shown if the test failed
+pytestmark = needs_lab
 
 
 @pytest.fixture
@@ -201,12 +156,27 @@ def test_the_victim_is_whoever_saved_last(lab: Lab, engine: SlurmEngine) -> None
     assert evictions[0].lost_gpu_s <= 8 * (time.time() - saved_s)
 
 
-def test_no_job_is_evicted_for_a_spot_job(lab: Lab, engine: SlurmEngine) -> None:
+def test_a_narrow_job_moves_for_a_wider_one_and_runs_elsewhere(lab: Lab, engine: SlurmEngine) -> None:
+    narrow, wide = lab.submit("spot", "--gres=gpu:4"), lab.submit("spot", "--gres=gpu:8")
+    start(lab, engine, narrow, "n0", grade=Grade.OPPORTUNISTIC)
+    engine.observe()
+    engine.apply(Evict(narrow, wide, 0.0, "because"))
+    engine.apply(Start(wide, ("n0",), Grade.OPPORTUNISTIC, "because"))
+    wait_until(lambda: wide in lab.running(), "wide job")
+    wait_until(lambda: lab.jobs()[narrow].status == JobStatus.HELD, "narrow job that waits")
+    start(lab, engine, narrow, "n1", grade=Grade.OPPORTUNISTIC)
+
+    running = lab.running()
+    assert {name: running[name].nodes for name in (narrow, wide)} == {narrow: ("n1",), wide: ("n0",)}
+    assert running[narrow].num_restarts == 1
+
+
+def test_no_job_with_a_promise_is_evicted_for_a_spot_job(lab: Lab, engine: SlurmEngine) -> None:
     narrow, wide = lab.submit("spot", "--gres=gpu:4"), lab.submit("spot", "--gres=gpu:8")
     start(lab, engine, narrow, "n0")
     engine.observe()
 
-    with pytest.raises(BadInput, match="for high priority only"):
+    with pytest.raises(BadInput, match="without a promise"):
         engine.apply(Evict(narrow, wide, 0.0, "because"))
     with pytest.raises(BadInput, match="let it wait"):
         engine.apply(Start(wide, ("n0",), Grade.OPPORTUNISTIC, "because"))

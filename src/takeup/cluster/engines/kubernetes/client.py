@@ -68,12 +68,15 @@ def _from_pod(folder: Path, environment: Mapping[str, str]) -> ApiAccess:
 def _from_kubeconfig(path: Path, context: str) -> ApiAccess:
     config = _read_yaml(path)
     chosen = context or config.get("current-context", "")
-    names = _entry(config, "contexts", chosen, "context", path)
-    cluster = _entry(config, "clusters", names.get("cluster", ""), "cluster", path)
-    user = _entry(config, "users", names.get("user", ""), "user", path)
-    server = str(cluster.get("server", ""))
-    tls = _tls(cluster, user, path.parent) if server.startswith("https") else None
-    return ApiAccess(server, _token_source(user, path.parent), tls)
+    try:
+        names = _entry(config, "contexts", chosen, "context", path)
+        cluster = _entry(config, "clusters", names.get("cluster", ""), "cluster", path)
+        user = _entry(config, "users", names.get("user", ""), "user", path)
+        server = str(cluster.get("server", ""))
+        tls = _tls(cluster, user, path.parent) if server.startswith("https") else None
+        return ApiAccess(server, _token_source(user, path.parent), tls)
+    except (OSError, ValueError, TypeError) as error:  # of TLS, addresses and entries that are no mapping
+        raise BadInput(f"{path} cannot be used ({error}); correct its context {chosen!r}") from error
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

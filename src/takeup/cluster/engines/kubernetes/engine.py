@@ -27,6 +27,7 @@ from pathlib import Path
 
 from takeup.cluster.engines.kubernetes.client import Client, Json, RequestRefused, find_access
 from takeup.cluster.engines.kubernetes.informer import Informer
+from takeup.cluster.engines.kubernetes.lease import Lease
 from takeup.cluster.engines.kubernetes.objects import Dialect, GpuNode, Pod, read_node, read_pod
 from takeup.cluster.engines.kubernetes.snapshot import (
     BoundPod,
@@ -132,6 +133,8 @@ class Actuator:
     def start(self, seen: KubernetesSnapshot, decision: Start, now_s: float) -> None:
         """Bind a waiting gang, or reserve for it the GPUs that are about to become free."""
         gang = seen.gangs.get(decision.job_id, ())
+        if decision.job_id in self.ledger.leaving:
+            return  # it moves; its pods come back under other names
         if len(gang) != len(decision.nodes) or any(pod.node or pod.uid in self.ledger.bound for pod in gang):
             raise BadInput(f"{decision.job_id} does not wait for {len(decision.nodes)} nodes any more; observe again")
         if seen.has_room(gang, decision.nodes, self.ledger.kept, later=False):
@@ -141,12 +144,17 @@ class Actuator:
             else:
                 self._bind(seen, gang, decision.nodes, BoundPod("", now_s, decision.grade, decision.nodes))
                 self.notices.starts(gang, decision, now_s)
-        elif gang[0].kind == Kind.HIGH and seen.has_room(gang, decision.nodes, self.ledger.kept, later=True):
+        elif self._makes_room(gang) and seen.has_room(gang, decision.nodes, self.ledger.kept, later=True):
             if self.ledger.kept.get(decision.job_id) != decision.nodes:
                 self.ledger.kept[decision.job_id] = decision.nodes
                 self.writer.nominate(gang, decision.nodes)
         else:
             raise BadInput(f"{decision.job_id} finds no room on {', '.join(decision.nodes)} now; observe again")
+
+    def _makes_room(self, gang: Gang) -> bool:
+        """Whether others were evicted for it, or may be."""
+        leaving = self.ledger.leaving.values()
+        return gang[0].kind == Kind.HIGH or any(it.for_job == gang[0].job_id for it in leaving)
 
     def _bind_soon(self, seen: KubernetesSnapshot, pod: Pod, decision: Start, now_s: float) -> None:
         (node,) = decision.nodes
@@ -180,8 +188,9 @@ class Actuator:
             raise BadInput(f"{decision.job_id} does not run any more; observe again")
         if run.job.kind != Kind.SPOT:
             raise BadInput(f"{decision.job_id} is of high priority; only spot jobs are evicted")
-        if any(pod.kind != Kind.HIGH for pod in seen.gangs.get(decision.for_job, ())):
-            raise BadInput(f"{decision.for_job} is a spot job; jobs are evicted for high priority only")
+        is_high = all(pod.kind == Kind.HIGH for pod in seen.gangs.get(decision.for_job, ()))
+        if not is_high and not seen.state.may_move(decision.job_id, decision.for_job):
+            raise BadInput(f"{decision.for_job} is a spot job; only narrower jobs without a promise move for it")
         gang = tuple(pod for pod in seen.gangs[decision.job_id] if pod.node)
         due_s = now_s + decision.notice_s
         leaving = PendingEviction(decision.for_job, now_s, due_s, due_s + EVICTION_LIMIT_S)
@@ -288,8 +297,8 @@ class KubernetesEngine:
     """The cluster of the kubeconfig `conf`, or of `client`; `read_only` changes nothing, whatever is decided.
 
     Watching starts with the first `observe` and ends with `close`. What must survive a restart is written to the API
-    server. With `kueue` its spot queue gets our quotas too. A watch lasts `watch_s`; after two without an event the
-    state is stale.
+    server. With `kueue` its spot queue gets our quotas too. With `elects` only the holder of a Lease decides and acts.
+    A watch lasts `watch_s`; after two without an event the state is stale.
     """
 
     _: KW_ONLY
@@ -298,6 +307,8 @@ class KubernetesEngine:
     client: Client | None = None
     dialect: Dialect = field(default_factory=Dialect)
     kueue: Kueue | None = None
+    elects: bool = False
+    lease: Lease = field(init=False)
     watch_s: float = 10.0
     wall_s: Callable[[], float] = time.time
     ledger: KubernetesLedger = field(default_factory=KubernetesLedger, init=False)
@@ -322,6 +333,7 @@ class KubernetesEngine:
         self._notices = EventRecorder(self._writer, self.dialect.scheduler_name)
         self._actuator = Actuator(self._writer, self._notices, self.ledger)
         self._quotas = QuotaStore(client)
+        self.lease = Lease(client)
 
     def __enter__(self) -> KubernetesEngine:
         return self
@@ -333,6 +345,8 @@ class KubernetesEngine:
         """Finish what is under way, and watch no more."""
         self._nodes.stop()
         self._pods.stop()
+        if self.elects:
+            self.lease.release()
         self._writer.close()
         self._writer.client.close()
 
@@ -354,6 +368,8 @@ class KubernetesEngine:
     def observe(self) -> State:
         """The cluster now; refuses while the API server is silent or the clock goes backwards."""
         self._begin()
+        if self.elects:
+            self.lease.keep()
         now_s = self.wall_s()
         self._actuator.settle(now_s)
         self._require_fresh(now_s)
@@ -366,6 +382,8 @@ class KubernetesEngine:
         """Carry one decision out."""
         if self.read_only:
             raise BadInput("this engine only looks; it was made with 'read_only'")
+        if self.elects:
+            self.lease.require()
         now_s = self.wall_s()
         self._require_fresh(now_s)
         if self.last is None or now_s - self.last.state.now_s > STALE_S:

@@ -165,11 +165,11 @@ class Slurm:
         try:
             answer = json.loads(text)
             rows, problems = answer[key], answer.get("errors")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise SlurmDown(f"{program} printed no list of {key}; is this Slurm 21.08 or newer?") from error
         if problems or not isinstance(rows, list):
             raise SlurmDown(f"{program} could not ask Slurm ({_first(problems)}); waiting until it is back")
-        return rows
+        return [row for row in rows if isinstance(row, dict)]
 
     def _do(self, *arguments: str, is_urgent: bool = False) -> str:
         answer = self._hedged.call(arguments) if is_urgent else self.call(arguments)

@@ -275,15 +275,19 @@ class SlurmEngine:
         held = picture.guaranteed_gpus[pool]
         if held + row.ask.gpus_per_worker * row.ask.num_workers > most:
             raise BadInput(f"job {row.id} would exceed the quota of {most:g} GPUs, {held} are in use; let it wait")
+        self._limit(picture, pool, most)
 
     def _evict(self, picture: ClusterSnapshot, decision: Evict) -> None:
         row = _row(picture, decision.job_id)
         if self.classes.grade(row.qos) in (None, Grade.HIGH):
             raise BadInput(f"job {row.id} has the QOS {row.qos!r}; only spot jobs are evicted")
         ahead = picture.rows.get(decision.for_job)
-        if ahead is not None and self.classes.grade(ahead.qos) != Grade.HIGH:
+        is_high = ahead is None or self.classes.grade(ahead.qos) == Grade.HIGH
+        if ahead is not None and not is_high and not picture.state.may_move(row.id, ahead.id):
             self._denied.add(ahead.id)
-            raise BadInput(f"job {ahead.id} has the QOS {ahead.qos!r}; jobs are evicted for high priority only")
+            raise BadInput(
+                f"job {ahead.id} has the QOS {ahead.qos!r}; only narrower jobs without a promise move for it"
+            )
         if row.status == JobStatus.HELD or row.id in self.ledger.notices:
             return
         if decision.notice_s > 0 and row.status == JobStatus.RUNNING:
@@ -293,15 +297,10 @@ class SlurmEngine:
             if signal := picture.remarks[row.id].signal:
                 self._slurm.signal(row.id, signal)
             return
-        if self._is_ahead(picture, decision.for_job) and not self.ledger.is_evicted(row):
+        if ahead is not None and ahead.status == JobStatus.HELD and not self.ledger.is_evicted(row):
             self._room.setdefault(decision.for_job, []).append((row, decision.reason))
         else:
             self._remove(row, decision.for_job, decision.reason)
-
-    def _is_ahead(self, picture: ClusterSnapshot, job_id: str) -> bool:
-        """Whether a job of high priority is still to be started."""
-        row = picture.rows.get(job_id)
-        return row is not None and row.status == JobStatus.HELD and self.classes.grade(row.qos) == Grade.HIGH
 
     def _make_room(self, for_job: str, room: list[tuple[JobRow, str]]) -> None:
         """Evict all victims with one journal sync and one command: one per victim would be slow."""
@@ -347,12 +346,14 @@ class SlurmEngine:
         return True
 
     def _set_quota(self, picture: ClusterSnapshot, decision: SetQuota) -> None:
-        pool, offers = decision.quota.pool, decision.quota.gpus_by_hours
-        most = max(offers.values(), default=0.0)
+        self.ledger.note_quota(decision, self._now_s)  # ours first: from here on no job is admitted above it
+        self._limit(picture, decision.quota.pool, max(decision.quota.gpus_by_hours.values(), default=0.0))
+
+    def _limit(self, picture: ClusterSnapshot, pool: str, most: float) -> None:
+        """Set Slurm's limit: what may be promised, and what runs on after its promised hours in the same QOS."""
         pools = {node.pool for node in picture.state.nodes}
         resource = "gres/gpu" if len(pools) == 1 else f"gres/gpu:{pool}"
-        limit = f"{resource}={floor(most) if isfinite(most) else -1}"
-        self.ledger.note_quota(decision, self._now_s)  # ours first: from here on no job is admitted above it
+        limit = f"{resource}={floor(most) + picture.outlived_gpus[pool] if isfinite(most) else -1}"
         if self._limits.get(pool) != limit:
             self._slurm.limit(self.classes.guaranteed, limit)
             self._limits[pool] = limit

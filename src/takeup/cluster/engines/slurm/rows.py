@@ -103,7 +103,7 @@ class QosClasses:
 EXPLAINS = "why it runs:"  # how an AdminComment of ours begins, from the start of a job on
 NEVER = "never"  # what a job depends on that cannot happen any more
 MOST_TASKS = 1000  # of one array, waiting at a time
-GPUS = re.compile(r"(?:gres[:/])?gpu(?::(?P<model>[^:,=()\d][^:,=()]*))?(?:[:=](?P<count>\d+))?(?:\(.*\))?")
+GPUS = re.compile(r"(?:gres[:/])?gpu(?::(?P<model>[^:,=()\d][^:,=()]*))?(?:[:=](?P<count>\d{1,9}))?(?:\(.*\))?")
 DEPENDENCY = re.compile(r"[:?,](\d+)[^,?()]*\((unfulfilled|failed)\)")
 MOST_HOSTS, MOST_BRACKETS = 10_000, 4  # names in a list, and brackets in a name
 RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?::([0-9]{1,9}))?")
@@ -172,10 +172,10 @@ class NodeRow:
 
 
 def read_node(row: Row) -> NodeRow | None:
-    """A node, or None if it has no GPUs or GPUs of several models."""
+    """A node, or None if it has no name, no GPUs, or GPUs of several models."""
     kinds = [_gpus(part) for part in _parts(str(row.get("gres") or ""))]
     found = [kind for kind in kinds if kind is not None and kind[1] > 0]
-    if len(found) != 1:
+    if len(found) != 1 or "name" not in row:
         return None
     states = _words(row.get("state")) | _words(row.get("state_flags"))
     partitions, features = row.get("partitions") or (), str(row.get("active_features") or row.get("features") or "")
@@ -274,7 +274,8 @@ def _names(row: Row) -> Iterator[str]:
     task = row.get("array_task_id")
     is_task = isinstance(task, int) or (isinstance(task, dict) and task.get("set"))
     if not array or not (tasks or is_task):
-        yield str(int(_number(row["job_id"])))
+        if number := int(_number(row.get("job_id"))):
+            yield str(number)
     elif tasks:
         yield from (f"{array}_{number}" for number in islice(_numbers(tasks.partition("%")[0]), MOST_TASKS))
     else:
@@ -318,7 +319,7 @@ def _gpus_on(row: Row, nodes: tuple[str, ...]) -> tuple[int, ...]:
     found = [_gpus(str(part)) for part in detail]
     if len(found) == len(nodes):
         return tuple(0 if it is None else it[1] for it in found)
-    match = re.search(r"gres/gpu=(\d+)", str(row.get("tres_alloc_str") or ""))
+    match = re.search(r"gres/gpu=(\d{1,9})", str(row.get("tres_alloc_str") or ""))
     total = int(match[1]) if match else 0
     return tuple(total // len(nodes) for _ in nodes) if nodes else ()
 

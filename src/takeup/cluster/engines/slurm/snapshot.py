@@ -32,7 +32,8 @@ class ClusterSnapshot:
     rows: Mapping[str, JobRow]
     remarks: Mapping[str, Remarks]
     skipped: Counter[str]
-    guaranteed_gpus: Counter[str] = field(default_factory=Counter)  # by pool; grows as jobs are started
+    guaranteed_gpus: Counter[str] = field(default_factory=Counter)  # under a promise, by pool; grows with each start
+    outlived_gpus: Counter[str] = field(default_factory=Counter)  # of runs whose promised hours are over
 
     def usable_nodes(self, job_id: str) -> frozenset[str]:
         """The nodes that a waiting job may be started on."""
@@ -200,7 +201,7 @@ def build_state(
         evictions=tuple(ledger.evictions),
         nominations=_reserved(drawing, rows, ledger),
     )
-    return ClusterSnapshot(state, rows, drawing.remarks, drawing.skipped, _guaranteed(state))
+    return ClusterSnapshot(state, rows, drawing.remarks, drawing.skipped, *_guaranteed(state))
 
 
 def array_of(row: JobRow) -> str:
@@ -247,12 +248,13 @@ def _round_robin(names: tuple[str, ...], ask: GpuRequest) -> tuple[str, ...] | N
     return tuple(names[number % len(names)] for number in range(ask.num_workers))
 
 
-def _guaranteed(state: State) -> Counter[str]:
-    held: Counter[str] = Counter()
+def _guaranteed(state: State) -> tuple[Counter[str], Counter[str]]:
+    """GPUs by pool of guaranteed runs: while their promise lasts, and after it."""
+    held, outlived = Counter[str](), Counter[str]()
     for run in state.runs:
         if run.grade == Grade.GUARANTEED:
-            held[run.job.pool] += int(run.job.num_gpus)
-    return held
+            (held if run.is_promised(state.now_s) else outlived)[run.job.pool] += int(run.job.num_gpus)
+    return held, outlived
 
 
 def _reserved(drawing: _SnapshotBuilder, rows: Mapping[str, JobRow], ledger: SlurmLedger) -> dict[str, tuple[str, ...]]:
