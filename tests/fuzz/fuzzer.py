@@ -117,9 +117,10 @@ def _too_slow(_number: int, _frame: FrameType | None) -> None:
 
 def explore(name: str, first: int, num: int, until: float, kept: Path | None) -> Count:
     """Read `num` damaged inputs of one reader, or those until a moment of the monotonic clock."""
-    from fuzz.targets import TARGETS, run
+    from fuzz.peers import ALL_TARGETS
+    from fuzz.targets import run
 
-    target, count = TARGETS[name], Count()
+    target, count = ALL_TARGETS[name], Count()
     folder = Path(tempfile.mkdtemp(prefix="takeup-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     signal.signal(signal.SIGPROF, _too_slow)
     path = folder / target.name
@@ -202,7 +203,7 @@ def table(counts: dict[str, Count]) -> Iterator[str]:
 
 def main() -> None:
     """Fuzz all readers for a time, or with a number of inputs each; failures are exit code 1."""
-    from fuzz.targets import TARGETS
+    from fuzz.peers import ALL_TARGETS
 
     parser = argparse.ArgumentParser(prog="python -m fuzz.fuzzer", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600.0, help="for all readers together")
@@ -211,7 +212,7 @@ def main() -> None:
     parser.add_argument("--readers", default="", help="only these, with semicolons")
     parser.add_argument("--kept", type=Path, default=Path("fuzz-failures"), help="where inputs that fail are kept")
     asked = parser.parse_args()
-    names = [name for name in TARGETS if not asked.readers or name in asked.readers.split(";")]
+    names = [name for name in ALL_TARGETS if not asked.readers or name in asked.readers.split(";")]
     counts: dict[str, Count] = {}
     for name in names:
         until = time.monotonic() + asked.seconds / len(names)

@@ -1,16 +1,21 @@
 """Files of serving that `takeup try` answers: LoRAs, models in diffusers format, and request traces."""
 
-import csv
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from takeup.core.file_kinds import Answer, FileKind, Sample, rows_of
+from takeup.core.limits import MOST_LINE_BYTES, read_json, reading
 from takeup.core.report import Report
+from takeup.core.trace import TraceColumn, read_table
 from takeup.errors import BadTrace
 
 DESIGNS = ("diffusers", "swiftdiffusion", "takeup")
@@ -44,7 +49,7 @@ def answer_lora(path: Path, *, quiet: bool) -> Answer:
     from takeup.serving.traces.arrivals import BANDWIDTH_MIB_PER_S
 
     file = _weights(path) if path.is_dir() else path
-    shapes = {name: entry["shape"] for name, entry in _header(file).items() if name != "__metadata__"}
+    shapes = tensor_shapes(file)
     downs = [
         shape for name, shape in shapes.items() if re.search(r"lora[_.](A|down)|_lora\.down|hada_w1_b|lokr_w1", name)
     ]
@@ -71,12 +76,7 @@ def _family(shapes: Mapping[str, Any]) -> str:
 
 def answer_model(path: Path, *, quiet: bool) -> Answer:
     """The pipeline's class and size, and what step-level batching gives to its kind of service."""
-    try:
-        name = str(json.loads((path / "model_index.json").read_text("utf-8"))["_class_name"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadTrace(
-            path / "model_index.json", "names no '_class_name'; give a folder that diffusers saved"
-        ) from error
+    name = class_name(path / "model_index.json")
     size_gib = sum(file.stat().st_size for file in path.rglob("*.safetensors")) / 2**30
     report = _simulated(quiet)
     first = f"This is a {name} with {size_gib:.2f} GiB of weights, which the device holds once for all requests."
@@ -85,21 +85,12 @@ def answer_model(path: Path, *, quiet: bool) -> Answer:
 
 def answer_requests(path: Path, *, quiet: bool) -> Answer:
     """The busiest hour of the trace as Poisson arrivals, with the add-ons of two retail services."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    try:
-        hours = [datetime.fromisoformat(row["gmt_create"]).replace(minute=0, second=0) for row in rows]
-        with_lora = sum(float(row["num_lora"] or 0) > 0 for row in rows)
-    except (ValueError, TypeError) as error:
-        raise BadTrace(
-            path, f"has a row that cannot be used ({error}); expected gmt_create as a date and time"
-        ) from error
-    if not rows:
-        raise BadTrace(path, "holds no request; give a trace with some")
-    rate_per_s = max(hours.count(hour) for hour in set(hours)) / 3600
+    hours, num_loras = request_hours(path)
+    with_lora = int(np.count_nonzero(num_loras > 0))
+    rate_per_s = max(Counter(hours).values()) / 3600
     report = _simulated(quiet, rate_per_s, 4 * rate_per_s)
-    share = with_lora / len(rows)
-    first = f"{len(rows):,} requests, {share:.0%} with LoRAs; the busiest hour has {rate_per_s:.3f} per second."
+    share = with_lora / len(hours)
+    first = f"{len(hours):,} requests, {share:.0%} with LoRAs; the busiest hour has {rate_per_s:.3f} per second."
     loras = next((entry for entry in path.parent.glob("data_trace_processed*")), Path("data_trace_processed.tar.gz"))
     files = f"--trace {shlex.quote(str(path))} --loras {shlex.quote(str(loras))}"
     return Answer(report, (first, *_designs(report)), f"takeup serving compare --workload gentd26 {files}")
@@ -140,10 +131,41 @@ def _weights(folder: Path) -> Path:
     return found[0]
 
 
-def _header(path: Path) -> dict[str, Any]:
+def tensor_shapes(path: Path) -> dict[str, list[int]]:
     """Names and shapes of the tensors in a file, without reading the tensors."""
-    with path.open("rb") as file:
+    expected = "expected safetensors; copy the file again"
+    with reading(path, expected), path.open("rb") as file:
         num_bytes = int.from_bytes(file.read(8), "little")
-        if num_bytes > path.stat().st_size:
+        if num_bytes > min(path.stat().st_size, MOST_LINE_BYTES):
             raise BadTrace(path, "ends within its header; copy the file again")
-        return dict(json.loads(file.read(num_bytes)))
+        header = json.loads(file.read(num_bytes))
+    try:
+        shapes = {name: list(map(int, entry["shape"])) for name, entry in header.items() if name != "__metadata__"}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadTrace(path, f"names a tensor without a shape; {expected}") from error
+    return shapes
+
+
+def class_name(path: Path) -> str:
+    """The class of a pipeline by its model_index.json."""
+    expected = "give a folder that diffusers saved"
+    found = read_json(path, expected)
+    if not isinstance(found, dict) or not isinstance(found.get("_class_name"), str):
+        raise BadTrace(path, f"names no '_class_name'; {expected}")
+    return str(found["_class_name"])
+
+
+def request_hours(path: Path) -> tuple[list[datetime], npt.NDArray[np.float64]]:
+    """The hour of every request of a trace, and its number of LoRAs."""
+    table = read_table(path, [TraceColumn("gmt_create", "text"), TraceColumn("num_lora", "text", required=False)])
+    try:
+        hours = [
+            datetime.fromisoformat(each).replace(minute=0, second=0, microsecond=0) for each in table["gmt_create"]
+        ]
+        num_loras = np.array([each or 0 for each in table["num_lora"].tolist()], np.float64)
+    except ValueError as error:
+        expected = "expected gmt_create as a date and time, and num_lora as a number"
+        raise BadTrace(path, f"has a row that cannot be used ({error}); {expected}") from error
+    if not hours:
+        raise BadTrace(path, "holds no request; give a trace with some")
+    return hours, num_loras

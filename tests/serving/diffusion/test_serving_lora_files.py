@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from serving.lora_files import ATTENTION, LAYERS, factors, kohya, original, peft_style, save
 from serving.stock import ENGINE_MARKS
+from takeup.errors import BadInput
 from takeup.serving.diffusion.addons.lora.file_format import read_lora
 from takeup.serving.diffusion.addons.lora.targets import LoraTargets, layers_of
 from takeup.serving.diffusion.addons.lora.weights import Lora, patched
@@ -193,6 +195,25 @@ def test_the_alpha_that_diffusers_writes_into_the_file_counts(
     assert factor_of[f"{ATTENTION}.to_q"] == 1.5
     assert factor_of["down_blocks.1.attentions.1.transformer_blocks.1.attn2.to_k"] == 0.5
     assert gap_of(ours(pipeline, (lora, 1.0)), fused((file, 1.0))) < CLOSE
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"unet.r": 4, "unet.alpha_pattern": {r"(a*)*b.*": 2}},  # an expression may take for ever
+        {"unet.r": 4, "unet.alpha_pattern": [1]},
+        {"unet.r": "four", "unet.lora_alpha": "much"},
+        {"unet.r": 4, "unet.lora_alpha": math.nan},
+    ],
+)
+def test_an_alpha_that_cannot_be_used_is_refused(
+    targets: LoraTargets, pipeline: Any, tmp_path: Path, told: Any
+) -> None:
+    tensors = peft_style(factors(pipeline, UNET))
+    file = save(tensors, tmp_path / "a.safetensors", lora_adapter_metadata=json.dumps(told), format="pt")
+
+    with pytest.raises(BadInput, match="has an alpha that"):
+        read_lora(file, targets)
 
 
 # PEFT as the witness: it can do all kinds, and merges them itself ----------------------------------------------------

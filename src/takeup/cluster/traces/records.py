@@ -382,7 +382,7 @@ def _has_starts(jobs: list[JobRecord]) -> bool:
 def _allocated(jobs: list[JobRecord]) -> Floats:
     """GPU-seconds that jobs really held in each hour since the first submission."""
     first_s = min(job.submit_s for job in jobs)
-    hours = np.zeros(int(max(job.end_s for job in jobs) - first_s) // 3600 + 1)
+    hours = np.zeros(int(max(first_s, *(job.end_s for job in jobs)) - first_s) // 3600 + 1)
     for job in jobs:
         begin, end = max(0.0, job.start_s - first_s), max(0.0, job.end_s - first_s)
         held = slice(int(begin // 3600), int(end // 3600) + 1)

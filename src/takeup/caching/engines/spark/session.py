@@ -82,7 +82,7 @@ class SparkCounts:
         try:
             values: Mapping[str, Any] = json.loads(text)
             return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, RecursionError) as error:
             raise BadInput(f"these are no counters of the Spark plug-in ({error}); give the file it wrote") from error
 
 

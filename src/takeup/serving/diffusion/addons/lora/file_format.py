@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +135,18 @@ def factor_of(parts: Parts, alpha: torch.Tensor | None, told: Mapping[str, Any],
 
 def _metadata_alpha(own: Mapping[str, Any], path: str) -> float | None:
     for pattern, alpha in (own.get("alpha_pattern") or {}).items():
-        if re.fullmatch(rf"(.*\.)?({pattern})", path):
+        if _names_layer(pattern, path):
             return float(alpha)
     alpha = own.get("lora_alpha", own.get("alpha"))
     return None if alpha is None else float(alpha)
+
+
+def _names_layer(pattern: str, path: str) -> bool:
+    """Whether a pattern of PEFT means this layer: its name, or the end of it. Other expressions are not run."""
+    name = pattern.removeprefix("^").removesuffix("$").replace("\\.", ".")
+    if not PLAIN_NAME.fullmatch(name):
+        raise ValueError(f"alpha_pattern has the expression {pattern[:40]!r}")
+    return path == name or (path.endswith(f".{name}") and not pattern.startswith("^"))
 
 
 def _problem(parts: Parts, shape: tuple[int, ...]) -> str | None:
@@ -204,6 +212,7 @@ def _x(shape: tuple[int, ...]) -> str:
 # denoisers and text encoders. Only safetensors are read, because other formats can run code.
 
 SHOWN_KEYS = 4
+PLAIN_NAME = re.compile(r"[\w.-]+")
 FUSED_PARTS = {"down": ".lora_A.weight", "up": ".lora_B.weight", "alpha": ".alpha"}
 Tensors = Mapping[str, torch.Tensor]
 
@@ -259,12 +268,12 @@ def _open(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 def _alpha_metadata(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     beside = path.parent / "adapter_config.json"
-    texts = [metadata.get("lora_adapter_metadata"), beside.read_text("utf-8") if beside.is_file() else None]
+    texts = [metadata.get("lora_adapter_metadata"), beside.read_bytes() if beside.is_file() else None]
     told: dict[str, Any] = {}
     for text in filter(None, texts):
         try:
             told.update(json.loads(text))
-        except ValueError as problem:
+        except (ValueError, TypeError, RecursionError) as problem:
             raise BadInput(f"what {path} tells about itself is not JSON ({problem}); export it again") from problem
     return told
 
@@ -302,7 +311,14 @@ def _change(
     shape = targets.shapes[layer]
     parts = named_magnitude(parts, shape)
     check_change(where, parts, shape)
-    factor = factor_of(parts, alpha, told, layer)
+    try:
+        factor = factor_of(parts, alpha, told, layer)
+    except (AttributeError, TypeError, ValueError, OverflowError, RuntimeError) as problem:
+        raise BadInput(
+            f"{where} has an alpha that cannot be used ({problem}); export it with names and numbers"
+        ) from problem
+    if not isfinite(factor):
+        raise BadInput(f"{where} has an alpha that is not finite; export or train the LoRA again")
     pieces = {}
     for part, tensor in parts.items():
         pieces[part] = BufferSlice(offset, tuple(tensor.shape))
