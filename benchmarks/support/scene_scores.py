@@ -6,26 +6,26 @@ writes it as JSON; `docs/concepts/scenes.md` quotes it.
 
 import json
 import time
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from takeup.scenes import models, world
+from takeup.scenes import models, tasks, world
 from takeup.scenes.judge import edge_agreement, interval, judge, judge_edit, psnr, style_share
-from takeup.scenes.render import CELL, SIDE, STYLES, edge_map, render
-from takeup.scenes.world import COLOURS, SHAPES, Scenes
+from takeup.scenes.render import SIDE, STYLES, edge_map, render
+from takeup.scenes.world import Scenes
 
 SEED = 4
-GUIDANCE = {"sdxl": 3.0, "flux": 3.5}
-MARGIN = 2  # pixels of an edit's mask around the place
 
 
 def score(folder: Path, family: str, number: int, device: str = "cpu", steps: int = 20) -> dict[str, Any]:
     """Scores of a family's exported weights on `number` held-out captions; a quarter of them for add-ons."""
-    pipeline, options = models.load(family, folder).to(device), {"steps": steps, "guidance_scale": GUIDANCE[family]}
+    pipeline, options = (
+        models.load(family, folder).to(device),
+        {"steps": steps, "guidance_scale": models.GUIDANCE[family]},
+    )
     quarter, start = max(number // 4, 4), time.perf_counter()
     found: dict[str, Any] = {"family": family, "steps": steps, "captions": number}
     found |= _told("pictures", _score_pictures(pipeline, number, options, folder / f"{family}-pictures.png"))
@@ -97,25 +97,12 @@ def _interval(values: Any) -> list[float]:
     return [round(value, 4) for value in interval(values)]
 
 
-def edits(number: int, seed: int = SEED + 1) -> tuple[Scenes, Scenes, Any]:
-    """Scenes, the same scenes with another first object, and the masks [n, side, side] of its place."""
-    before = world.sample(seed, number, held_out=True, fewest=2).centred()
-    rng, shape, colour = np.random.default_rng(seed), before.shape.copy(), before.colour.copy()
-    shape[:, 0] = (shape[:, 0] + rng.integers(1, len(SHAPES), number)) % len(SHAPES)
-    colour[:, 0] = (colour[:, 0] + rng.integers(1, len(COLOURS), number)) % len(COLOURS)
-    mask = np.zeros((number, SIDE, SIDE), bool)
-    for row, place in enumerate(before.place[:, 0]):
-        x, y = (max(int(n * CELL) - MARGIN, 0) for n in (place % 3, place // 3))
-        mask[row, y : y + int(CELL) + 2 * MARGIN, x : x + int(CELL) + 2 * MARGIN] = True
-    return before, replace(before, shape=shape, colour=colour), mask
-
-
 def _score_edits(pipeline: Any, family: str, number: int, options: dict[str, Any], path: Path) -> dict[str, Any]:
     """Stock inpainting of rendered pictures; what lies outside the mask is then put back, as editors do."""
     kind = {"sdxl": "StableDiffusionXLInpaintPipeline", "flux": "FluxInpaintPipeline"}[family]
     torch, editor = import_module("torch"), getattr(import_module("diffusers"), kind)(**_parts(pipeline))
     editor.set_progress_bar_config(disable=True)
-    old, new, mask = edits(number)
+    old, new, mask = tasks.edits(number, SEED + 1)
     before = render(old)
     inputs = {"image": torch.tensor(before).float(), "mask_image": torch.tensor(mask[:, None]).float(), "strength": 1.0}
     after = paint(editor, world.captions(new), **options, **inputs)

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.support import scene_scores
 from takeup.errors import BadInput
 from takeup.scenes import judge as judging
-from takeup.scenes import world
+from takeup.scenes import tasks, world
 from takeup.scenes.render import STYLES, edge_map, render
 
 NUMBER = 32
@@ -93,7 +92,7 @@ def test_pictures_of_another_size_or_number_are_refused() -> None:
 
 
 def exact_edit() -> tuple[np.ndarray, np.ndarray, np.ndarray, world.Scenes]:
-    old, new, mask = scene_scores.edits(16)
+    old, new, mask = tasks.edits(16, 5)
     return render(old), render(new), mask, new
 
 

@@ -82,6 +82,6 @@ def test_the_shipped_weights_have_at_most_12_mb(family: str) -> None:
 @pytest.mark.parametrize("family", SHIPPED)
 def test_the_shipped_weights_paint_what_captions_ask_for(family: str) -> None:
     told = ["a large red circle at the top left on a black background", "a large blue square in the center on beige"]
-    images = scene_scores.paint(load(family), told, steps=8, guidance_scale=scene_scores.GUIDANCE[family])
+    images = scene_scores.paint(load(family), told, steps=8, guidance_scale=models.GUIDANCE[family])
 
     assert judge(images, told).right.sum() == 2

@@ -21,6 +21,7 @@ from takeup.scenes.world import WORDS
 FAMILIES = ("sdxl", "flux")
 NETS = {"sdxl": ("unet", "text_encoder", "text_encoder_2"), "flux": ("transformer", "text_encoder", "text_encoder_2")}
 DENOISER = {"sdxl": "unet", "flux": "transformer"}
+GUIDANCE = {"sdxl": 3.0, "flux": 3.5}
 MAX_TOKENS = 48
 START, END = "<|startoftext|>", "<|endoftext|>"
 WEIGHTS = Path(__file__).parent / "weights"

@@ -178,7 +178,7 @@ def makers_of(
     )
 
 
-def engine_maker(engine: StepEngine, loader: _DelayedLoader | None = None, **changes: Any) -> ImageMaker:
+def engine_maker(engine: StepEngine, loader: DelayedLoader | None = None, **changes: Any) -> ImageMaker:
     """A function that makes images with this engine; `changes` override fields of every request."""
 
     def make(request: Request) -> ImageSample:
@@ -203,7 +203,7 @@ def _engine(
         return StepEngine(pipeline, deterministic=True, compute=compute, add_ons=others)
     family = family_of(pipeline)
     stacks = compute.prepared(family.network).stacks if compute else None
-    add_on = Loras(family, loader or _reader(pipeline, lora), stacks=stacks)
+    add_on = Loras(family, loader or reader_of(pipeline, lora), stacks=stacks)
     return StepEngine(pipeline, deterministic=True, compute=compute, add_ons=[add_on, *others])
 
 
@@ -219,16 +219,17 @@ def _steered_maker(pipeline: Any, lora: Path | None, max_change: float) -> Image
 
 def _late_maker(pipeline: Any, lora: Path | None, late_steps: int) -> ImageMaker:
     assert lora is not None
-    held = _DelayedLoader(_reader(pipeline, lora), late_steps)
+    held = DelayedLoader(reader_of(pipeline, lora), late_steps)
     return engine_maker(_engine(pipeline, lora, held), held, late_steps=late_steps)
 
 
-def _reader(pipeline: Any, lora: Path) -> ThreadLoader:
+def reader_of(pipeline: Any, lora: Path) -> ThreadLoader:
+    """A loader of this LoRA under the name `LORA`."""
     return ThreadLoader({LORA: lora}, LoraTargets.of(pipeline))
 
 
 @dataclass(slots=True)
-class _DelayedLoader:
+class DelayedLoader:
     """A loader that delivers LoRAs only after `num_steps` steps, to simulate late loads."""
 
     loader: LoraLoader
@@ -236,6 +237,7 @@ class _DelayedLoader:
     _waiting: list[Future[Lora]] = field(default_factory=list)
 
     def load(self, name: str) -> Future[Lora]:
+        """A future that waits for `step_made`."""
         answer: Future[Lora] = Future()
         self._waiting.append(answer)
         return answer
@@ -244,6 +246,7 @@ class _DelayedLoader:
         """No-op: nothing is cached."""
 
     def close(self) -> None:
+        """Close the loader behind it."""
         self.loader.close()
 
     def step_made(self, step: int, num_steps: int) -> None:
