@@ -209,6 +209,17 @@ def test_the_first_success_of_a_partition_counts(tmp_path: Path) -> None:
     assert "task attempts left out because they failed or repeated a partition: 3" in log.notes
 
 
+@pytest.mark.parametrize(("name", "seconds"), [("MapPartitionsRDD", 0.25), ("PythonRDD", 1.001)])
+def test_a_task_takes_its_cpu_time_unless_python_does_the_work(tmp_path: Path, name: str, seconds: float) -> None:
+    info = stage(0, rdd(0, name=name, partitions=1, level="memory"))
+    ended = task(1, 0, 0)
+    ended["Task Metrics"]["Executor CPU Time"] = 250_000_000
+
+    log = read(tmp_path, *run(info, ended))
+
+    assert log.workload.task_compute_s.tolist() == [seconds]
+
+
 def test_tasks_run_in_the_order_of_their_launch(tmp_path: Path) -> None:
     log = read(
         tmp_path, *run(stage(0, rdd(0, level="memory")), task(7, 0, 1, executor="b"), task(3, 0, 0, executor="a"))

@@ -186,6 +186,7 @@ class Rdd:
     in_memory: bool
     on_disk: bool
     generation: int
+    in_python: bool = False
 
 
 @dataclass(slots=True)
@@ -205,7 +206,10 @@ class SparkStage:
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """The first successful run of one partition of a stage. Task numbers grow with launch time."""
+    """The first successful run of one partition of a stage. Task numbers grow with launch time.
+
+    `run_s` is CPU time where the JVM does the work, which waiting for a core does not prolong; else the time it took.
+    """
 
     task: int
     stage: int
@@ -317,8 +321,13 @@ class SparkApplication:
             self.num_left_out += 1
             return
         self.execution_bytes = max(self.execution_bytes, event["Task Metrics"].get("Peak Execution Memory", 0))
-        run_s = _number(event["Task Metrics"], "Executor Run Time") / 1000
-        self.runs[place] = TaskRun(_number(info, "Task ID"), *place, str(info["Executor ID"]), run_s)
+        seconds = self._seconds(event["Task Metrics"], self.stages.get(place[0]))
+        self.runs[place] = TaskRun(_number(info, "Task ID"), *place, str(info["Executor ID"]), seconds)
+
+    def _seconds(self, metrics: Json, stage: SparkStage | None) -> float:
+        run_s = _number(metrics, "Executor Run Time") / 1000
+        is_python = stage is not None and any(rdd.in_python for rdd in stage.rdds.values())
+        return run_s if is_python or "Executor CPU Time" not in metrics else _number(metrics, "Executor CPU Time") / 1e9
 
     def _block_updated(self, event: Json) -> None:
         info = event["Block Updated Info"]
@@ -365,6 +374,7 @@ class SparkApplication:
                 in_memory=bool(level["Use Memory"]),
                 on_disk=bool(level["Use Disk"]),
                 generation=self.generations.get(number, 0),
+                in_python="Python" in f"{info['Name']}{info.get('Scope', '')}",
             )
 
 
