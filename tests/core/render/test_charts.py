@@ -128,11 +128,33 @@ def test_more_groups_than_colours_are_still_drawn() -> None:
     assert "policy 11" in words_of(svg)
 
 
-@pytest.mark.parametrize(("num_groups", "columns"), [(12, None), (13, 2), (25, 3)])
-def test_a_long_legend_stands_in_columns(num_groups: int, columns: int | None) -> None:
+@pytest.mark.parametrize(("num_groups", "columns"), [(12, 1), (13, 2), (25, 3)])
+def test_a_long_legend_stands_in_columns(num_groups: int, columns: int) -> None:
     colour = layers_of(sweep(policies=[f"policy {number}" for number in range(num_groups)]))[0]["encoding"]["color"]
 
     assert colour.get("legend", {}).get("columns") == columns
+
+
+def test_the_legend_of_facets_is_under_them_where_long_names_fit() -> None:
+    colour = layers_of(sweep(facet="engine"))[0]["encoding"]["color"]
+
+    assert (colour["legend"]["orient"], colour["legend"]["labelLimit"]) == ("bottom", 0)
+
+
+def test_ticks_of_few_values_show_all_their_digits() -> None:
+    series = Series("Latency", "rate", "s", tuple({"rate": rate, "s": 1.0} for rate in (0.25, 0.5, 1.0)))
+
+    assert {"0.25", "0.5"} <= set(words_of(to_svg(series)).split())
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "is_log"),
+    [((2, 99), "line", False), ((2, 100), "line", True), ((0, 100), "line", False), ((2, 100), "bar", False)],
+)
+def test_lines_that_span_decades_have_a_logarithmic_axis(values: tuple[float, float], kind: Any, is_log: bool) -> None:
+    series = Series("Latency", "rate", "s", tuple({"rate": value, "s": value} for value in values), kind=kind)
+
+    assert (layers_of(series)[0]["encoding"]["y"]["scale"].get("type") == "log") is is_log
 
 
 def test_facets_stand_side_by_side_in_the_order_of_the_data_with_one_y_axis() -> None:

@@ -29,8 +29,9 @@ _LARGEST_POINT, _SMALLEST_POINT = 160.0, 45.0
 _MAX_FACETS_IN_A_ROW = 3
 _MAX_TICKS_FROM_DATA = 10
 _MAX_MARKED_POINTS = 24
-_MAX_LEGEND_ROWS = 12
+_MAX_LEGEND_ROWS, _MAX_LEGEND_COLUMNS = 12, 4
 _LANE_HEIGHT, _LEAST_HEIGHT = 34, 120
+_LEAST_LOG_RATIO = 50  # of the largest to the smallest value, for a logarithmic axis
 _LEAST_LETTER_SHARE = 0.015  # of the width of a chart of spans, for the name of its group to fit inside
 
 
@@ -207,7 +208,7 @@ def _x(series: Series) -> Spec:
         return {"field": "x", "type": "ordinal", "sort": None, "title": title, "axis": {"labelAngle": _angle(series)}}
     values = sorted({cell for row in series.rows if isinstance(cell := row[series.x], int | float)})
     few = len(values) <= _MAX_TICKS_FROM_DATA and series.kind != "span"
-    axis = _axis(values) | ({"values": values} if few else {})
+    axis = ({"format": ".4~g", "values": values} if few else {}) | _axis(values)
     scale = {"zero": False, "nice": False, "padding": 10}
     return {"field": "x", "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
@@ -221,8 +222,17 @@ def _y(series: Series) -> Spec:
     if series.kind == "span":
         return {"field": "y", "type": "nominal", "sort": _groups(series, series.y), "title": title}
     values = [row[series.y] for row in series.rows]
+    if _spans_decades(series, values):
+        scale: Spec = {"type": "log"}
+        return {"field": "y", "type": "quantitative", "title": title, "scale": scale, "axis": {"format": "~s"}}
     scale = {"zero": _starts_at_zero(series, values)}
     return {"field": "y", "type": "quantitative", "title": title, "scale": scale, "axis": _axis(values)}
+
+
+def _spans_decades(series: Series, values: Sequence[Cell]) -> bool:
+    """Lines and points so far apart that a linear axis would press all but the largest ones to its foot."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    return series.kind in {"line", "point"} and 0 < min(numbers, default=0) * _LEAST_LOG_RATIO <= max(numbers)
 
 
 def _starts_at_zero(series: Series, values: Sequence[Cell]) -> bool:
@@ -289,7 +299,10 @@ def _by_group(series: Series, looks: Sequence[object]) -> Spec:
     assert series.colour is not None
     groups = _groups(series, series.colour)
     scale = {"domain": groups, "range": [looks[index % len(looks)] for index in range(len(groups))]}
-    legend = {"legend": {"columns": -(-len(groups) // _MAX_LEGEND_ROWS)}} if len(groups) > _MAX_LEGEND_ROWS else {}
+    if series.facet is not None:
+        legend: Spec = {"legend": {"orient": "bottom", "columns": _MAX_LEGEND_COLUMNS, "labelLimit": 0}}
+    else:
+        legend = {"legend": {"columns": -(-len(groups) // _MAX_LEGEND_ROWS), "labelLimit": 0}}
     named = {"field": "colour", "type": "nominal", "sort": None, "title": clean(series.colour)}
     return named | {"scale": scale} | legend
 

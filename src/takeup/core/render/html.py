@@ -193,8 +193,8 @@ def _section(shown: Table) -> Iterator[str]:
 def _figure(series: Series, index: int) -> str:
     """The chart's container, and its numbers as a table for readers without scripts or sight."""
     chart = f'<div class="wide"><div class="chart" id="chart-{index}"></div></div>'
-    caption = element("figcaption", f"{series.title}: {name_with_unit(series.y, series.y_unit)}", "soft")
-    return f"<figure>\n{chart}\n{caption}\n{_details('Numbers of this chart', _numbers(series))}\n</figure>"
+    numbers = _details("Numbers of this chart", _numbers(series))
+    return f'<figure aria-label="{escape(clean(series.title))}">\n{chart}\n{numbers}\n</figure>'
 
 
 def _numbers(series: Series) -> str:
