@@ -15,6 +15,7 @@ from serving.diffusion.tiny_pipelines import PIPELINES, build
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.engine.stock_pipelines import StockPipeline
@@ -69,7 +70,7 @@ def row(name: str) -> str:
     is_native = not isinstance(family, StockPipeline)
     flags = (
         most_rows(pipeline, 2) > most_rows(pipeline, 1),
-        is_native,
+        bool(LoraTargets.of(pipeline, has_text=False).shapes),
         has_controls(pipeline),
         is_native or "image" in known,
         is_native or "mask_image" in known,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +17,14 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from serving.diffusion.tiny_pipelines import PIPELINES, build
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput, UnknownName
+from takeup.serving.diffusion.addons.lora.addon import Loras
+from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.diffusion.contract import Family
 from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.steps import StepEngine
@@ -153,6 +160,42 @@ class FirstRowOnly(torch.nn.Module):
 
     def forward(self, sample: torch.Tensor, offset: torch.Tensor, return_dict: bool = False) -> tuple[torch.Tensor]:
         return (sample + offset[:1],)
+
+
+@torch.no_grad()
+def merged(network: Any, file: Path, scale: float) -> None:
+    """Write a LoRA for all layers of attention, and merge it by hand."""
+    tensors = {}
+    random = torch.Generator().manual_seed(7)
+    for name, layer in network.named_modules():
+        if isinstance(layer, torch.nn.Linear) and re.search(r"attn\d?\.|attention\.", name):
+            down = torch.randn(2, layer.in_features, generator=random) * 0.3
+            up = torch.randn(layer.out_features, 2, generator=random) * 0.3
+            tensors |= {f"diffusion_model.{name}.lora_A.weight": down, f"diffusion_model.{name}.lora_B.weight": up}
+            layer.weight += scale * up @ down
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize("name", ["Flux Kontext", "Flux.2 Klein", "Qwen-Image", "Z-Image", "SDXL inpaint"])
+def test_requests_with_and_without_a_lora_get_the_images_of_stock(name: str, tmp_path: Path) -> None:
+    plain, changed, pipeline = build(name), build(name), build(name)
+    merged(
+        changed.transformer if hasattr(changed, "transformer") else changed.unet, tmp_path / "style.safetensors", 0.5
+    )
+    targets = LoraTargets.of(pipeline, has_text=False)
+    loader = ThreadLoader({"style": tmp_path / "style.safetensors"}, targets)
+    family = StockPipeline(pipeline)
+    engine = StepEngine(pipeline, family=family, add_ons=[Loras(family, loader)])
+    one = requests_for(plain)[0]
+    asked = [replace(one, loras=(LoraUse("style", 0.5),)), one]
+    tickets = [engine.enter(family.prepare(each, **inputs_of(pipeline, each))) for each in asked]
+    engine.run()
+    ours = [family.decode(ticket.result()) for ticket in tickets]
+    theirs = [stock_image(each, one) for each in (changed, plain)]
+
+    assert gap(*theirs) > 100 * ROUNDING
+    assert max(gap(mine, its) for mine, its in zip(ours, theirs, strict=True)) < ROUNDING
+    engine.add_ons[0].close()
 
 
 def test_calls_that_would_differ_together_are_never_shared() -> None:

@@ -30,6 +30,7 @@ class Painter:
         self._free = threading.Event()
         self.orders: list[JobHandle] = []
         self.forgotten: list[str] = []
+        self.pinned: set[str] = set()
         self.is_ready = True
         self.is_closed = False
         if not holds:
@@ -65,6 +66,9 @@ class Painter:
 
     def forget(self, name: str) -> None:
         self.forgotten.append(name)
+
+    def pin(self, name: str, *, is_pinned: bool) -> None:
+        (self.pinned.add if is_pinned else self.pinned.discard)(name)
 
     def numbers(self) -> Mapping[str, float]:
         return {"steps": len(self.orders)}

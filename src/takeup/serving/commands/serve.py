@@ -52,6 +52,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "multiple": True,
         "help": "Origin whose web pages may use the server, such as https://app.example; repeat.",
     },
+    "--adapter-source sources": {
+        "multiple": True,
+        "help": "Prefix of paths (/loras/), URLs (https://host/) or hub ids (hub:owner/) that LoRAs may be read from.",
+    },
+    "--webhook webhooks": {"multiple": True, "help": "Prefix of URLs that may be told when a job is done; repeat."},
+    "--data-urls": {"is_flag": True, "help": "Answer `response_format: url` with the image in the URL."},
     "--no-safety-checker": {"is_flag": True, "help": "Serve a model without its safety checker and watermark."},
     "--adapters": {"type": FOLDER, "help": "Folder of LoRAs that every tenant may use."},
     "--uploads": {"type": FOLDER, "help": "Folder for uploaded LoRAs; deleted at exit if absent."},
@@ -149,7 +155,8 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
     usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM also runs the cleanup
     cleanup.callback(signal.signal, signal.SIGTERM, usual)
     backend = _backend(options)
-    settings = replace(settings, cors=options["cors"])
+    names = ("cors", "sources", "webhooks", "data_urls")
+    settings = replace(settings, **{name: options[name] for name in names})
     app = make_app(settings, backend, keys, on_start=lambda: _greet(listener, options["model"], bool(keys)))
     serve_app(app, listener, log_config(options["as_json"]), options["grace"])
 

@@ -113,6 +113,8 @@ def _digest(key: str) -> bytes:
 UPLOADS = "/v1/adapters"
 PUBLIC = frozenset({"/", "/docs", "/edit", "/health", "/openapi.json", "/ready"})
 """Paths that need no key."""
+FILES = "/v1/files/"
+"""Names below it cannot be guessed."""
 FORM_BYTES = 2**16  # names and borders around a file
 
 
@@ -153,7 +155,8 @@ class LimitsMiddleware:
         headers = Headers(scope=scope)
         if not self._keys and not _is_local_origin(headers, self._cors):
             return ApiError(403, "this server answers programs on the same machine only", code="foreign_origin")
-        if scope["path"] not in PUBLIC and self._keys.tenant_of(headers.get("authorization")) is None:
+        is_public = scope["path"] in PUBLIC or scope["path"].startswith(FILES)
+        if not is_public and self._keys.tenant_of(headers.get("authorization")) is None:
             return no_valid_key()
         told = headers.get("content-length", "0")
         if told.isdigit() and int(told) > self._most(scope):

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import BinaryIO
@@ -33,6 +33,7 @@ SHARED = ""
 SUFFIX, INCOMING = ".safetensors", ".incoming-"
 CHUNK_BYTES = 2**20
 UNFINISHED_S = 3600.0
+SCAN_S, MAX_PINNED = 2.0, 16
 ON_DISK = re.compile(rf"({NAME})\.([0-9a-f]{{16}}){re.escape(SUFFIX)}")
 Forget = Callable[[str], None]
 
@@ -46,6 +47,7 @@ class RegisteredAdapter:
     path: Path
     size_bytes: int
     created_s: float
+    is_pinned: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -59,6 +61,7 @@ class AdapterRegistry:
         self, uploads: Path, shared: Path | None, targets: LoraTargets, forget: Forget, max_adapters: int = 1_000
     ) -> None:
         self._uploads, self._targets, self._forget, self._max_adapters = uploads, targets, forget, max_adapters
+        self._shared, self._scanned_s = shared, time.monotonic()
         self._lock = threading.Lock()
         self._holders: Counter[Path] = Counter()
         self._leaving: set[Path] = set()
@@ -67,12 +70,14 @@ class AdapterRegistry:
 
     def seen_by(self, tenant: str) -> list[RegisteredAdapter]:
         """The adapters that the tenant may use: its own, then the shared ones."""
+        self._rescan()
         with self._lock:
             seen = [one for (owner, _), one in self._adapters.items() if owner in (tenant, SHARED)]
         return sorted(seen, key=lambda one: (one.is_shared, one.name))
 
     def find(self, tenant: str, name: str, param: str | None = None) -> RegisteredAdapter:
         """The adapter of this name for the tenant: its own, else a shared one."""
+        self._rescan()
         with self._lock:
             found = self._adapters.get((tenant, name)) or self._adapters.get((SHARED, name))
         if found is None:
@@ -93,33 +98,62 @@ class AdapterRegistry:
             for adapter in held:
                 self._release(adapter.path)
 
-    def add(self, tenant: str, name: str, file: BinaryIO) -> RegisteredAdapter:
-        """Read, check and store an uploaded file; a rejected file leaves nothing behind."""
+    def add(self, tenant: str, name: str, file: BinaryIO, *, replaces: bool = False) -> RegisteredAdapter:
+        """Read, check and store an uploaded file; a rejected file leaves nothing behind.
+
+        With `replaces` it takes the place of one of this name; requests that hold that one can finish.
+        """
         _check_name(name)
-        self._check_room(tenant, name)
+        self._check_room(tenant, name, replaces)
         folder = self._uploads / tenant
         folder.mkdir(parents=True, exist_ok=True)
         staged, digest = _written(file, folder)
         try:
             self._check_content(staged, name)
-            return self._keep(tenant, name, staged, folder / f"{name}.{digest}{SUFFIX}")
+            return self._keep(tenant, name, staged, folder / f"{name}.{digest}{SUFFIX}", replaces)
         except BaseException:
             with suppress(OSError):
                 staged.unlink()
             raise
 
+    def own(self, tenant: str, name: str) -> RegisteredAdapter:
+        """The tenant's own adapter of this name."""
+        adapter = self.find(tenant, name)
+        if adapter.is_shared:
+            message = f"{name!r} is shared by all tenants; only the operator can change it"
+            raise ApiError(403, message, param="name", code="adapter_is_shared")
+        return adapter
+
+    def mark_pinned(self, tenant: str, name: str, *, is_pinned: bool) -> RegisteredAdapter:
+        """Note whether the adapter is pinned, of which a tenant may have `MAX_PINNED`."""
+        adapter = self.own(tenant, name)
+        with self._lock:
+            num_pinned = sum(one.is_pinned for (owner, _), one in self._adapters.items() if owner == tenant)
+            if is_pinned and not adapter.is_pinned and num_pinned >= MAX_PINNED:
+                raise ApiError(403, f"you have pinned {num_pinned} adapters; unpin one first", code="too_many_pinned")
+            marked = self._adapters[tenant, name] = replace(adapter, is_pinned=is_pinned)
+        return marked
+
     def remove(self, tenant: str, name: str) -> RegisteredAdapter:
         """Remove the tenant's adapter from the registry; requests that hold it can finish."""
+        adapter = self.own(tenant, name)
         with self._lock:
-            adapter = self._adapters.pop((tenant, name), None)
-            if adapter is not None:
-                self._leaving.add(adapter.path)
-        if adapter is None:
-            shared = self.find(tenant, name)
-            message = f"{shared.name!r} is shared by all tenants; only the operator can take it away"
-            raise ApiError(403, message, param="name", code="adapter_is_shared")
+            self._adapters.pop((tenant, name), None)
+            self._leaving.add(adapter.path)
         self._drop_unheld(adapter.path)
         return adapter
+
+    def _rescan(self) -> None:
+        """Look for new, changed and removed files in the operator's folder, at most every `SCAN_S`."""
+        with self._lock:
+            if self._shared is None or time.monotonic() - self._scanned_s < SCAN_S:
+                return
+            self._scanned_s = time.monotonic()
+            found = {(SHARED, one.name): one for one in _readable(self._shared)}
+            gone = [one for key, one in self._adapters.items() if one.is_shared and found.get(key) != one]
+            self._adapters = {key: one for key, one in self._adapters.items() if one not in gone} | found
+        for adapter in gone:
+            self._forget(str(adapter.path))
 
     def _held(self, tenant: str, name: str, param: str) -> RegisteredAdapter:
         while True:
@@ -144,9 +178,11 @@ class AdapterRegistry:
             path.unlink(missing_ok=True)
         self._forget(str(path))
 
-    def _check_room(self, tenant: str, name: str) -> None:
+    def _check_room(self, tenant: str, name: str, replaces: bool) -> None:
         with self._lock:
             if (tenant, name) in self._adapters:
+                if replaces:
+                    return
                 raise _taken(name)
             num_own = sum(owner == tenant for owner, _ in self._adapters)
         if num_own >= self._max_adapters:
@@ -160,14 +196,19 @@ class AdapterRegistry:
             message = str(problem).replace(str(staged), name)
             raise ApiError(400, message, param="file", code="invalid_adapter") from problem
 
-    def _keep(self, tenant: str, name: str, staged: Path, path: Path) -> RegisteredAdapter:
+    def _keep(self, tenant: str, name: str, staged: Path, path: Path, replaces: bool) -> RegisteredAdapter:
         with self._lock:
-            if (tenant, name) in self._adapters:  # since the name was checked
+            old = self._adapters.get((tenant, name))
+            if old is not None and not replaces:  # since the name was checked
                 raise _taken(name)
+            if old is not None and old.path != path:
+                self._leaving.add(old.path)
             self._leaving.discard(path)  # the same bytes again, while requests still hold them
             staged.replace(path)
             _sync(path)
             adapter = self._adapters[tenant, name] = _adapter(name, tenant, path)
+        if old is not None:
+            self._drop_unheld(old.path)
         return adapter
 
 
@@ -237,3 +278,11 @@ def shared_adapters(folder: Path | None) -> list[RegisteredAdapter]:
         if not re.fullmatch(NAME, path.stem):
             raise BadInput(f"{path} cannot be named in requests; use letters, digits, - and _ for its name")
     return [_adapter(path.stem, SHARED, path.resolve()) for path in paths]
+
+
+def _readable(folder: Path) -> list[RegisteredAdapter]:
+    """Those of the folder whose names requests can give; nothing while the folder cannot be read."""
+    with suppress(OSError):
+        named = [path for path in sorted(folder.glob(f"*{SUFFIX}")) if re.fullmatch(NAME, path.stem)]
+        return [_adapter(path.stem, SHARED, path.resolve()) for path in named]
+    return []

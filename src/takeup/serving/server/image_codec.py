@@ -114,6 +114,7 @@ class EditFiles:
 
     image: bytes | None
     mask: bytes | None
+    references: tuple[bytes, ...] = ()
 
 
 class EditInputs:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Header, Request, Security
-from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.types import Receive, Scope, Send
 
@@ -133,7 +133,7 @@ async def complete_response(
         await asyncio.wait({making, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not making.done():
             raise ApiError(CLOSED_BY_CLIENT, "the client went away", code="cancelled")
-        return _body(await making, asked, identity, work.age_s)
+        return _body(await making, asked, identity, work.age_s, _link_of(request))
     finally:
         gone.cancel()
         making.cancel()
@@ -146,23 +146,56 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _body(made: list[FinishedImage], asked: ImageRequestBody, identity: str, total_s: float) -> ImagesResponse:
+Link = Callable[[bytes, str], str]
+"""A URL of an image."""
+
+
+def _link_of(request: Request) -> Link:
+    """URLs of this server for an hour, or data URLs if the operator prefers them."""
+    service: Service = request.app.state.service
+    if service.settings.data_urls:
+        return lambda data, kind: f"data:image/{kind};base64,{base64_text(data)}"
+    return lambda data, kind: f"{request.base_url}v1/files/{service.files.add(data, kind)}"
+
+
+def _is_asynchronous(request: Request, asked: ImageRequestBody) -> bool:
+    return asked.webhook is not None or "respond-async" in request.headers.get("prefer", "")
+
+
+def _job_response(
+    request: Request, caller: Caller, service: Service, work: AcceptedRequest, asked: ImageRequestBody
+) -> Response:
+    """Answer 202 with a job; its images are under URLs, whatever `response_format` says."""
+    asked = asked.model_copy(update={"response_format": "url"})
+    base, files = str(request.base_url), service.files
+
+    def answer_of(made: list[FinishedImage]) -> dict[str, Any]:
+        link: Link = lambda data, kind: f"{base}v1/files/{files.add(data, kind)}"  # noqa: E731
+        return _body(made, asked, caller.request, work.age_s, link).model_dump(exclude_none=True)
+
+    job = service.jobs.start(caller, work, asked.webhook, answer_of)
+    headers = {"Location": f"{base}v1/jobs/{job.id}", "Preference-Applied": "respond-async"}
+    return JSONResponse(job.facts(), 202, headers)
+
+
+def _body(
+    made: list[FinishedImage], asked: ImageRequestBody, identity: str, total_s: float, link: Link
+) -> ImagesResponse:
     return ImagesResponse(
         id=identity,
         created=int(time.time()),
         output_format=asked.output_format,
         size=asked.size,
         ignored=list(asked.ignored) or None,
-        data=[_image(one, asked) for one in made],
+        data=[_image(one, asked, link) for one in made],
         timing=RequestTiming(queued_s=max(one.queued_s for one in made), total_s=total_s),
     )
 
 
-def _image(made: FinishedImage, asked: ImageRequestBody) -> ImageObject:
-    text, edit = base64_text(made.picture), _edit(made)
+def _image(made: FinishedImage, asked: ImageRequestBody, link: Link) -> ImageObject:
     if asked.response_format == "url":
-        return ImageObject(url=f"data:image/{asked.output_format};base64,{text}", seed=made.seed, edit=edit)
-    return ImageObject(b64_json=text, seed=made.seed, edit=edit)
+        return ImageObject(url=link(made.picture, asked.output_format), seed=made.seed, edit=_edit(made))
+    return ImageObject(b64_json=base64_text(made.picture), seed=made.seed, edit=_edit(made))
 
 
 def _edit(made: FinishedImage) -> EditFacts | None:
@@ -199,7 +232,9 @@ class EventStream(StreamingResponse):
             self._close()
 
 
-def streaming_response(work: AcceptedRequest, asked: ImageRequestBody, identity: str, kind: str) -> EventStream:
+def streaming_response(
+    request: Request, work: AcceptedRequest, asked: ImageRequestBody, identity: str, kind: str
+) -> EventStream:
     """Progress, then every image as an event `KIND.completed` of OpenAI's API."""
     making = asyncio.ensure_future(work.run())
 
@@ -208,7 +243,7 @@ def streaming_response(work: AcceptedRequest, asked: ImageRequestBody, identity:
         making.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         work.close()
 
-    return EventStream(_events(work, making, asked, kind), identity, close)
+    return EventStream(_events(work, making, asked, kind, _link_of(request)), identity, close)
 
 
 def progress_response(progress: RequestProgress, identity: str) -> EventStream:
@@ -217,7 +252,7 @@ def progress_response(progress: RequestProgress, identity: str) -> EventStream:
 
 
 async def _events(
-    work: AcceptedRequest, making: asyncio.Future[list[FinishedImage]], asked: ImageRequestBody, kind: str
+    work: AcceptedRequest, making: asyncio.Future[list[FinishedImage]], asked: ImageRequestBody, kind: str, link: Link
 ) -> AsyncIterator[Any]:
     async for event in work.progress.events():
         if event["type"] in ("done", "error", "cancelled"):
@@ -227,7 +262,7 @@ async def _events(
         yield event
         return
     for number, made in enumerate(await making):
-        image = _image(made, asked).model_dump(exclude_none=True)
+        image = _image(made, asked, link).model_dump(exclude_none=True)
         timing = {"queued_s": made.queued_s, "total_s": work.age_s}
         facts = {"created_at": int(time.time()), "output_format": asked.output_format, "index": number}
         yield {"type": f"{kind}.completed", **image, **facts, "size": asked.size or "auto", "timing": timing}
@@ -249,8 +284,10 @@ async def generate(
 ) -> ImagesResponse | Response:
     """Generate images from a text, with the LoRAs and ControlNets of the request."""
     work = await service.accept(caller, asked)
+    if _is_asynchronous(request, asked):
+        return _job_response(request, caller, service, work, asked)
     if asked.stream:
-        return streaming_response(work, asked, caller.request, "image_generation")
+        return streaming_response(request, work, asked, caller.request, "image_generation")
     return await complete_response(request, work, asked, caller.request)
 
 
@@ -259,11 +296,14 @@ async def edit(
     asked: Annotated[EditForm, File()], request: Request, caller: CallerOf, service: ServiceOf
 ) -> ImagesResponse | Response:
     """Change an image where its mask is transparent (an opaque mask: bright); without a mask, everywhere."""
-    image = None if asked.image is None or asked.template is not None else await asked.image.read()
+    images = [] if asked.template is not None else [await one.read() for one in asked.image]
     mask = None if asked.mask is None else await asked.mask.read()
-    work = await service.accept(caller, asked, EditFiles(image, mask))
+    files = EditFiles(images[0] if images else None, mask, tuple(images[1:]))
+    work = await service.accept(caller, asked, files)
+    if _is_asynchronous(request, asked):
+        return _job_response(request, caller, service, work, asked)
     if asked.stream:
-        return streaming_response(work, asked, caller.request, "image_edit")
+        return streaming_response(request, work, asked, caller.request, "image_edit")
     return await complete_response(request, work, asked, caller.request)
 
 

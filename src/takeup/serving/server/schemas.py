@@ -19,6 +19,7 @@ from pydantic import (
 
 from takeup.serving.server.access import NAME
 from takeup.serving.server.backends import ImageFormat
+from takeup.serving.server.errors import ErrorDetail
 
 MAX_PROMPT_CHARS = 4_000
 MAX_IMAGES, MAX_STEPS, MAX_LORAS, MAX_CONTROLS = 10, 150, 8, 4
@@ -89,7 +90,7 @@ class ImageRequestBody(BaseModel, ABC):
     model: Annotated[str, StringConstraints(max_length=200)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = 1
     size: Size | None = Field(None, description="Width and height in pixels, such as 1024x1024.")
-    response_format: Literal["b64_json", "url"] = Field("b64_json", description="`url` answers with data URLs.")
+    response_format: Literal["b64_json", "url"] = Field("b64_json", description="A `url` is valid for an hour.")
     output_format: ImageFormat = "png"
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     stream: bool = Field(False, description="Answer with server-sent events: progress, then the images.")
@@ -122,6 +123,9 @@ class ImageRequestBody(BaseModel, ABC):
         None, description="Maximum number of steps that run before the LoRAs are loaded."
     )
     deadline_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
+    webhook: Annotated[str, StringConstraints(max_length=2000)] | None = Field(
+        None, description="A URL that is told when the images are ready; the answer is a job."
+    )
 
     _ignored: tuple[str, ...] = PrivateAttr(())
 
@@ -138,8 +142,8 @@ class ImageRequestBody(BaseModel, ABC):
                 if own in known:
                     raise ValueError(f"{own} is given twice; leave out {name}")
                 known[own] = value
-        if isinstance(known.get("image"), list):
-            raise ValueError(f"there are {len(known['image'])} images, and an edit takes one; send a single image")
+        if known.get("image") is not None and not isinstance(known["image"], list):
+            known["image"] = [known["image"]]
         made = handler(known)
         without = DECLARED_WITHOUT_EFFECT | UNDECLARED_WITHOUT_EFFECT
         made._ignored = tuple(sorted(name for name, value in data.items() if name in without and value is not None))
@@ -208,7 +212,7 @@ _CONTROLS: TypeAdapter[list[ControlNetSelection]] = TypeAdapter(
 class EditForm(ImageRequestBody):
     """An image from an image, as the fields of a form."""
 
-    image: UploadFile | None = None
+    image: Annotated[list[UploadFile], Field(max_length=16)] = Field([], description="Further ones are references.")
     template: Template | None = Field(None, description="An image of an earlier edit, in place of `image`.")
     mask: UploadFile | None = Field(None, description="Transparent pixels are changed; in an opaque mask, bright ones.")
     strength: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = Field(
@@ -227,9 +231,9 @@ class EditForm(ImageRequestBody):
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
-        if self.template is None and self.image is None:
+        if self.template is None and not self.image:
             raise ValueError("there is neither an image nor the template of one; send either")
-        if self.template is not None and self.image is not None and self.image.size:
+        if self.template is not None and any(image.size for image in self.image):
             raise ValueError("there are both an image and the template of one; send either, or an empty image")
         if self.exact and self.shared_steps:
             raise ValueError("exact images have their LoRAs from the first step; leave out shared_steps, or exact")
@@ -262,8 +266,9 @@ class VariationForm(BaseModel):
 
     def as_edit(self) -> EditForm:
         """The equivalent edit."""
-        fields = {name: getattr(self, name) for name in ("image", "model", "n", "response_format", "user")}
-        return EditForm(prompt=" ", **{name: value for name, value in fields.items() if value is not None})
+        fields = {name: getattr(self, name) for name in ("model", "n", "response_format", "user")}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return EditForm(prompt=" ", image=[self.image], **given)
 
 
 # Answers --------------------------------------------------------------------------------------------------------------
@@ -287,7 +292,7 @@ class EditFacts(BaseModel):
 
 
 class ImageObject(BaseModel):
-    """One image as base64 or as a data URL, its seed, and facts on an edit."""
+    """One image as base64 or as a URL, its seed, and facts on an edit."""
 
     b64_json: str | None = None
     url: str | None = None
@@ -312,6 +317,17 @@ class ImagesResponse(BaseModel):
     data: list[ImageObject]
     timing: RequestTiming
     ignored: list[str] | None = Field(None, description="Fields of the request that have no effect.")
+
+
+class JobObject(BaseModel):
+    """An asynchronous job; its images are under URLs that are valid for an hour."""
+
+    id: str
+    object: Literal["job"] = "job"
+    status: Literal["running", "done", "failed", "cancelled"]
+    created: int
+    result: ImagesResponse | None = None
+    error: ErrorDetail | None = None
 
 
 class ModelObject(BaseModel):
@@ -340,6 +356,8 @@ class AdapterObject(BaseModel):
     created: int
     bytes: int
     shared: bool
+    pinned: bool = False
+    loaded: bool = Field(False, description="Whether it is in memory.")
 
 
 class AdapterList(BaseModel):

@@ -18,7 +18,8 @@ from takeup.serving.server.adapter_registry import AdapterRegistry, RegisteredAd
 from takeup.serving.server.admission import Reservation
 from takeup.serving.server.backends import Backend, ImageJob
 from takeup.serving.server.errors import ApiError, api_error, body_of
-from takeup.serving.server.image_codec import EditFiles, EditInputs, image_from_base64
+from takeup.serving.server.image_codec import EditFiles, EditInputs, image_from_base64, image_from_bytes
+from takeup.serving.server.jobs import ExpiringFiles, Jobs
 from takeup.serving.server.metrics import ServerMetrics
 from takeup.serving.server.progress_hub import ProgressHub, RequestProgress
 from takeup.serving.server.schemas import MAX_IMAGES, ControlNetSelection, EditForm, ImageRequestBody
@@ -182,6 +183,7 @@ class Service:
         )
         self.edit_inputs = EditInputs(settings.templates or settings.uploads / ".templates", limits, backend.forget)
         self.threads = ThreadPoolExecutor(2, thread_name_prefix="files")
+        self.files, self.jobs = ExpiringFiles(), Jobs(settings.webhooks)
         self.is_stopping = False
         self.works: set[AcceptedRequest] = set()
 
@@ -194,6 +196,7 @@ class Service:
         self._check_ready()
         self._check_model(asked.model)
         self._check_size(asked)
+        self.jobs.check(asked.webhook)
         num_steps = asked.steps or self.backend.card.num_steps
         with ExitStack() as held:
             reservation = held.enter_context(
@@ -216,6 +219,7 @@ class Service:
     def close(self) -> None:
         """Accept nothing more, and end running jobs."""
         self.is_stopping = True
+        self.jobs.close()
         self.threads.shutdown(cancel_futures=True)
         self.backend.close()
 
@@ -247,8 +251,9 @@ class Service:
         self, tenant: str, asked: ImageRequestBody, adapters: list[RegisteredAdapter], files: EditFiles | None
     ) -> list[ImageJob]:
         controls = tuple([await self._control(one, number) for number, one in enumerate(asked.requested_controls)])
-        edit = None
+        edit, references = None, ()
         if files is not None:
+            references = await self._references(files)
             assert isinstance(asked, EditForm)
             num_steps = asked.steps or self.backend.card.num_steps
             edit = await asyncio.get_running_loop().run_in_executor(
@@ -257,7 +262,7 @@ class Service:
         first = secrets.randbelow(SEEDS) if asked.seed is None else asked.seed
         return [
             ImageJob(
-                request=self._request(asked, adapters, controls, first + number),
+                request=self._request(asked, adapters, controls, first + number, references),
                 edit=edit,
                 format=asked.output_format,
                 quality=90 if asked.output_compression is None else asked.output_compression,
@@ -266,8 +271,22 @@ class Service:
             for number in range(asked.n)
         ]
 
+    async def _references(self, files: EditFiles) -> tuple[object, ...]:
+        """The further images of an edit."""
+        most, given = self.backend.card.max_images, 1 + len(files.references)
+        if given > most:
+            message = f"there are {given} images, and an edit of this model takes {most}; send fewer"
+            raise ApiError(400, message, param="image", code="invalid_value")
+        limits = self.settings.limits
+        return tuple([await self.run_in_thread(image_from_bytes, one, limits, "image") for one in files.references])
+
     def _request(
-        self, asked: ImageRequestBody, adapters: list[RegisteredAdapter], controls: tuple[ControlUse, ...], seed: int
+        self,
+        asked: ImageRequestBody,
+        adapters: list[RegisteredAdapter],
+        controls: tuple[ControlUse, ...],
+        seed: int,
+        references: tuple[object, ...] = (),
     ) -> Request:
         width_px, height_px = asked.size_px or (None, None)
         uses = zip(asked.requested_loras, adapters, strict=True)
@@ -279,7 +298,7 @@ class Service:
             guidance=self.backend.card.guidance if asked.guidance is None else asked.guidance,
             guidance_rescale=asked.guidance_rescale,
             true_guidance=asked.true_guidance,
-            options=asked.options,
+            options=(*asked.options, *((("image", references),) if references else ())),
             scheduler=asked.scheduler,
             seed=seed,
             width_px=width_px,

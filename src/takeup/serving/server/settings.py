@@ -94,7 +94,8 @@ class ServerSettings:
     """`adapters` is a folder of LoRAs that every tenant may use; `uploads` is where those of the tenants are kept.
 
     `rules` are the admission, order and routing policies. Edited images are kept in `templates`, so that later requests
-    can refer to them by id. `cors` are the origins whose web pages may use the server.
+    can refer to them by id. `cors` are the origins whose web pages may use the server, `sources` and `webhooks` the
+    prefixes that LoRAs may be read from and webhooks may begin with. With `data_urls` answers carry images in URLs.
     """
 
     model: str
@@ -104,3 +105,6 @@ class ServerSettings:
     rules: ServerPolicies = field(default_factory=ServerPolicies)
     templates: Path | None = None
     cors: Collection[str] = ()
+    sources: tuple[str, ...] = ()
+    webhooks: tuple[str, ...] = ()
+    data_urls: bool = False

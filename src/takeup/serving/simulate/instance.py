@@ -20,7 +20,7 @@ from takeup.serving.contract import Admit, CachePolicy, Choose, Group, Route
 from takeup.serving.model import Arrival, Design, Ending, QueueOutcome, Served
 from takeup.serving.scheduling.queue import ReorderingQueue, expected_s
 
-# The LoRAs of one simulated instance: in memory, or in storage ---------------------------------------------------------
+# The LoRAs of one simulated instance: in memory, or in storage --------------------------------------------------------
 #
 # LoRAs of running requests cannot be evicted. If there are no others, the device exceeds its capacity for a while, as
 # the store of the real engine does.

@@ -434,8 +434,8 @@ class _Release:
     slot: str | None = None
 
     def joined(self, run: DenoisingRun) -> None:
-        if run.request.loras or run.request.controls:
-            raise BadInput("LoRAs and ControlNets of requests are not supported for this pipeline; leave them out")
+        if run.request.controls or (run.request.loras and "loras" not in run.extras):
+            raise BadInput("ControlNets, and LoRAs without an add-on for them, are not served here; leave them out")
 
     def is_ready(self, run: DenoisingRun) -> bool:
         return True

@@ -37,7 +37,8 @@ class ImageJob:
 class ModelCard:
     """What the API needs to know of a model that may run in another process.
 
-    `usual_pixels`: of the images it was trained for, 0 if unknown. `num_steps` and `guidance` are defaults.
+    `usual_pixels`: of the images it was trained for, 0 if unknown. `num_steps` and `guidance` are defaults;
+    `max_images`: of one edit.
     """
 
     family: str
@@ -46,6 +47,7 @@ class ModelCard:
     usual_pixels: int = 0
     num_steps: int = 30
     guidance: float = 5.0
+    max_images: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +102,9 @@ class Backend(Protocol):
 
     def forget(self, name: str) -> None:
         """Drop this LoRA or template from caches; it will not be requested again."""
+
+    def pin(self, name: str, *, is_pinned: bool) -> None:
+        """Keep this LoRA in memory, or no longer."""
 
     def numbers(self) -> Mapping[str, float]:
         """Counters and gauges for monitoring."""

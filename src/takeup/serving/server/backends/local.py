@@ -113,6 +113,10 @@ NO_TEMPLATES = TemplateStorage(memory_bytes=0)
 """Edits then compute everything, and do not depend on those before them."""
 
 
+MAX_IMAGES = {"Flux2Pipeline": 8, "Flux2KleinPipeline": 4, "QwenImageEditPlusPipeline": 3}
+"""Of one edit, for pipelines that take several images as references; others take one."""
+
+
 class StockEditor:
     """Edits through the pipeline's own call, with the inputs it takes; outside a mask the image stays as it was."""
 
@@ -129,7 +133,8 @@ class StockEditor:
         if edit.mask is not None and "mask_image" not in known:
             raise BadInput(f"a {name} takes no mask; leave it out")
         image = Image.fromarray(pixels_of(edit.image))
-        inputs: dict[str, Any] = {"image": image, "strength": edit.strength}
+        others = dict(request.options).get("image", ())
+        inputs: dict[str, Any] = {"image": [image, *others] if others else image, "strength": edit.strength}
         if "mask_image" in known:
             inputs["mask_image"] = Image.new("L", image.size, 255) if edit.mask is None else edit.mask
             request = replace(request, height_px=image.height, width_px=image.width)
@@ -302,6 +307,9 @@ class LocalBackend:
         self._store.forget(name)
         self._editor.forget(name)
 
+    def pin(self, name: str, *, is_pinned: bool) -> None:
+        self._store.pin(name, is_pinned=is_pinned)
+
     def numbers(self) -> Mapping[str, float]:
         return {
             "steps": self._num_steps,
@@ -458,14 +466,16 @@ class ServingPlan:
         return LocalBackend(engine, editor, ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual), store)
 
     def _stock_backend(self, family: StockPipeline, usual: tuple[int, int, float]) -> LocalBackend:
-        """For pipelines that are served through their own call, without add-ons."""
+        """For pipelines that are served through their own call: LoRAs change their denoiser only."""
         name = type(family.pipeline).__name__
         if self.controlnets:
             raise BadInput(f"ControlNets of requests are not supported for a {name}; leave out --controlnet")
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
-        engine = StepEngine(family.pipeline, group=group, family=family)
-        targets = LoraTargets(name, {}, {})
-        return LocalBackend(engine, StockEditor(family), ModelCard(name, targets, (), *usual), self._store(targets))
+        targets = LoraTargets.of(family.pipeline, has_text=False)
+        store = self._store(targets)
+        engine = StepEngine(family.pipeline, add_ons=[Loras(family, store)], group=group, family=family)
+        card = ModelCard(name, targets, (), *usual, max_images=MAX_IMAGES.get(name, 1))
+        return LocalBackend(engine, StockEditor(family), card, store)
 
     def _controls(self, family: Family, nets: Mapping[str, Any], compute: Executor) -> Controls:
         return Controls(family, nets, workers_for(compute, nets), max_change=self.control_change)

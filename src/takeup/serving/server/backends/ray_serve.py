@@ -42,6 +42,10 @@ class Replica:
         """Drop this LoRA or template from caches; it will not be requested again."""
         self._backend.forget(name)
 
+    def pin(self, name: str, is_pinned: bool) -> None:
+        """Keep this LoRA in memory, or no longer."""
+        self._backend.pin(name, is_pinned=is_pinned)
+
     def make(self, job: ImageJob) -> Iterator[ReplicaEvent]:
         """Yield steps, then the image or the error; closing the generator cancels the job."""
         said: queue.SimpleQueue[ReplicaEvent] = queue.SimpleQueue()
@@ -125,6 +129,11 @@ class RayBackend:
         """Tells one replica; the others evict it when it is the least recently used."""
         with suppress(Exception):
             self._handle.forget.remote(name)
+
+    def pin(self, name: str, *, is_pinned: bool) -> None:
+        """Tells one replica, like `forget`."""
+        with suppress(Exception):
+            self._handle.pin.remote(name, is_pinned)
 
     def numbers(self) -> Mapping[str, float]:
         return {"steps": self._num_steps, "retries": self._retries}

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # A worker process: runs one backend, controlled over a pipe -----------------------------------------------------------
 #
-# Protocol. To the worker: `start` (number, job), `cancel` (number), `forget` (LoRA or template), `stop`.
+# Protocol. To the worker: `start` (number, job), `cancel` (number), `forget` (LoRA or template), `pin` (LoRA, whether),
+# `stop`.
 # Back: `ready` (card) or `broken` (problem) once, then `step` (number, step, of how many), `made` (number, picture,
 # report) or `failed` (number, problem), and `numbers` for monitoring. The worker exits when the pipe closes, so it does
 # not outlive its server.
@@ -95,6 +96,8 @@ class _WorkerLoop:
                 self._start(backend, *facts)
             elif word == "cancel":
                 self._cancel(*facts)
+            elif word == "pin":
+                backend.pin(facts[0], is_pinned=facts[1])
             else:
                 backend.forget(*facts)
 
@@ -292,6 +295,7 @@ class PoolBackend:
         self._totals: Counter[str] = Counter()
         self._false_starts: Counter[int] = Counter()
         self._closing = False
+        self._pinned: set[str] = set()
         self._card: ModelCard | None = None
         self._problem: TakeupError | None = None
         self._workers = {slot: self._start_worker(slot) for slot in range(num_workers)}
@@ -322,8 +326,14 @@ class PoolBackend:
         return order
 
     def forget(self, name: str) -> None:
+        self._pinned.discard(name)
         for worker in list(self._workers.values()):
             worker.send("forget", name)
+
+    def pin(self, name: str, *, is_pinned: bool) -> None:
+        (self._pinned.add if is_pinned else self._pinned.discard)(name)
+        for worker in list(self._workers.values()):
+            worker.send("pin", name, is_pinned)
 
     def numbers(self) -> Mapping[str, float]:
         with self._lock:
@@ -356,6 +366,8 @@ class PoolBackend:
         """In the thread that listens to the worker."""
         self._card = worker.card
         self._report(f"worker {worker.pid} is ready")
+        for name in list(self._pinned):
+            worker.send("pin", name, True)
         with self._lock:
             waiting, self._waiting = self._waiting, deque()
         for task in waiting:

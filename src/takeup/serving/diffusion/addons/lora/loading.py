@@ -173,6 +173,7 @@ class LoraStore:
         self._lock = threading.RLock()
         self._kept: dict[str, Future[Lora]] = {}
         self._users: Counter[str] = Counter()
+        self._pinned: set[str] = set()
         self.num_loads = 0
         self.ahead: Sequence[tuple[Hashable, ...]] = ()
 
@@ -202,9 +203,23 @@ class LoraStore:
             self._users[name] -= 1
             self._shrink()
 
+    def pin(self, name: str, *, is_pinned: bool) -> None:
+        """Load a LoRA and keep it in memory, or no longer."""
+        with self._lock:
+            if is_pinned == (name in self._pinned):
+                return
+            self._pinned ^= {name}
+        if is_pinned:
+            self.load(name)
+        else:
+            self.release(name)
+
     def forget(self, name: str) -> None:
         """Invalidate a LoRA whose file changed or was removed: current users keep theirs, the next request reloads."""
         with self._lock:
+            if name in self._pinned:
+                self._pinned.remove(name)
+                self._users[name] -= 1
             if self._kept.pop(name, None) is not None:
                 self._policy.left(name)
 

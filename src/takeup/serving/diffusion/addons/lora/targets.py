@@ -97,9 +97,10 @@ class LoraTargets:
     fused: Mapping[str, tuple[LayerId, ...]] = field(repr=False, default_factory=dict)
 
     @classmethod
-    def of(cls, pipeline: Any) -> LoraTargets:
-        """All linear and convolutional layers of the denoiser and of the text encoders."""
-        shapes = {layer: tuple(module.weight.shape) for layer, module in layers_of(pipeline).items()}
+    def of(cls, pipeline: Any, *, has_text: bool = True) -> LoraTargets:
+        """All linear and convolutional layers of the denoiser, and of the text encoders unless they are left out."""
+        layers = {layer: module for layer, module in layers_of(pipeline).items() if has_text or layer[0] in DENOISERS}
+        shapes = {layer: tuple(module.weight.shape) for layer, module in layers.items()}
         names: dict[str, LayerId] = {}
         for layer in shapes:
             for name in _names(layer, shapes):
@@ -162,7 +163,7 @@ def _names(layer: LayerId, shapes: Mapping[LayerId, tuple[int, ...]]) -> Iterato
     for spelling in _spellings(component, path):
         yield f"{component}.{spelling}"
         if component in DENOISERS:
-            yield spelling
+            yield from (spelling, f"diffusion_model.{spelling}")
         for prefix in PREFIXES[component]:
             yield prefix + spelling.replace(".", "_")
     if component == "unet":
