@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from takeup.caching import EngineModel, find_policy, generate, replay
 
-workload = generate("zip", np.random.default_rng(1))
+workload = generate("zip", seed=1)
 model = EngineModel(capacity_bytes=workload.working_set_bytes // 2)
 for name in ("lru", "lrc", "lerc", "lerc+admission", "dag", "min"):
     result = replay(find_policy(name), workload, model)

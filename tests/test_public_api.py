@@ -8,9 +8,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from takeup import caching, cluster, edge
 from takeup.cli import COMMANDS
+from takeup.core.seeds import Streams
 
 SOURCE = Path(__file__).parent.parent / "src"
 HEAVY = {"numba", "numpy", "pandas", "pyarrow", "pydantic", "rich", "scipy", "vl_convert"}
@@ -96,3 +99,14 @@ except SystemExit:
     pass
 """
     assert loaded_by(program) & HEAVY == set()
+
+
+def test_a_workload_is_generated_from_a_name_and_a_seed_in_every_domain() -> None:
+    made = [caching.generate("zip", seed=1), cluster.generate("small", seed=1), edge.generate("paper", 1, 8)]
+    again = [
+        caching.generate("zip", np.random.default_rng(1)),
+        cluster.generate("small", Streams(1)),
+        edge.generate("paper", np.random.default_rng(1), 8),
+    ]
+
+    assert [repr(one) for one in made] == [repr(one) for one in again]

@@ -15,11 +15,11 @@ __all__ = ["WORKLOADS", "generate", "read_trace"]
 TABLES = (".csv", ".csv.gz", ".parquet")
 
 
-def generate(name: str, rng: np.random.Generator) -> Workload:
+def generate(name: str, seed: int | np.random.Generator) -> Workload:
     """The embedded workload of this name."""
     if name not in WORKLOADS:
         raise UnknownName("caching workload", name, WORKLOADS)
-    return WORKLOADS[name](rng)
+    return WORKLOADS[name](np.random.default_rng(seed))
 
 
 def read_trace(path: Path, *, allow_truncated: bool = False) -> tuple[Workload, tuple[str, ...]]:

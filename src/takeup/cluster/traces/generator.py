@@ -276,12 +276,12 @@ GUARANTEE_H, CHECKPOINT_S = 1.0, 3600.0
 
 
 def generate(
-    name: str, streams: Streams, num_days: int | None = None, scale: float = 1.0, pools: Sequence[str] | None = None
+    name: str, seed: int | Streams, num_days: int | None = None, scale: float = 1.0, pools: Sequence[str] | None = None
 ) -> Workload:
     """The workload of a preset, or its last `num_days`, with `scale` times its nodes and jobs, of some `pools` only."""
     if name not in PRESETS:
         raise UnknownName("cluster workload", name, PRESETS)
-    preset = PRESETS[name]
+    preset, streams = PRESETS[name], Streams(seed) if isinstance(seed, int) else seed
     days = preset.num_days if num_days is None else num_days
     if not 1 <= days <= published.NUM_DAYS:
         raise BadInput(f"{days} days were asked for; choose 1 to {published.NUM_DAYS}")

@@ -92,11 +92,11 @@ SETTINGS = {
 }
 
 
-def generate(setting: str, random: np.random.Generator, num_devices: int) -> Instance:
+def generate(setting: str, seed: int | np.random.Generator, num_devices: int) -> Instance:
     """An instance of the setting of this name."""
     if setting not in SETTINGS:
         raise UnknownName("edge setting", setting, SETTINGS)
-    return SETTINGS[setting](random, num_devices)
+    return SETTINGS[setting](np.random.default_rng(seed), num_devices)
 
 
 def _check_counts(num_devices: int, num_subcarriers: int) -> None:
