@@ -164,9 +164,9 @@ def test_what_needs_root_says_so_to_everyone_else(monkeypatch: pytest.MonkeyPatc
     assert examine(need) == (True, "sh, root")
 
 
-def test_the_ring_needs_nothing_and_its_namespaces_need_root_and_two_programs() -> None:
+def test_the_ring_needs_nothing_and_namespaces_need_root_and_two_programs() -> None:
     needs = {need.part: need for need in REQUIREMENTS}
-    ring, namespaces = needs["streaming engine dash"], needs["streaming link namespaces"]
+    ring, namespaces = needs["streaming engine dash"], needs["edge link namespaces"]
 
     assert (ring.programs, ring.needs_root) == ((), False)
     assert (namespaces.programs, namespaces.needs_root) == (("ip", "tc"), True)

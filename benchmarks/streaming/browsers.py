@@ -1,6 +1,6 @@
 """Real players in a real browser against the replay of a log: `python -m benchmarks.streaming browsers --logs FOLDER`.
 
-Logs are scaled to 1.1 times the bitrate of a clip. Each is the rate of a link over which dash.js, Shaka and hls.js in
+Logs are scaled to 0.95 times the bitrate of a clip. Each is the rate of a link over which dash.js, Shaka and hls.js in
 turn play the clip in Chromium, with start thresholds from 1 to 20 s and buffer goals from 10 to 50 s, from the moment
 of the log at which the replay has about eight seconds of stalls. The time in stalls is what the video took longer than
 it is, also in pauses that are too short to count as a stall.
@@ -25,7 +25,7 @@ from takeup.streaming.advice.players import PROFILES
 from takeup.streaming.simulate.replay import SteadyLog
 from takeup.streaming.traces import read_log
 
-BITRATE_BPS, SEGMENT_S, LENGTH_S, SPEED = 400e3, 2.0, 40.0, 1.1
+BITRATE_BPS, SEGMENT_S, LENGTH_S, SPEED = 400e3, 2.0, 48.0, 0.95
 USUAL_STALL_S = 8.0
 SETTINGS = (  # start, goal
     (1.0, 10.0),

@@ -56,7 +56,7 @@ def on_ideal_link(downloads: Downloads, step_s: float = 0.05) -> Downloads:
     times = ideal_arrivals_s(downloads.visits, downloads.speed, step_s)
     arrivals = dict(zip(downloads.visits, times, strict=True))
     sessions = [session if session.blocked else _ideal(session, arrivals) for session in downloads.sessions]
-    return replace(downloads, sessions=tuple(sessions), link="ideal link")
+    return replace(downloads, sessions=tuple(sessions))
 
 
 def _ideal(session: VideoSession, arrivals: dict[Visit, tuple[Floats, Floats]]) -> VideoSession:

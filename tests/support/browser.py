@@ -27,6 +27,7 @@ PAGE = Path(__file__).with_name("player.html")
 PLAYERS = {"dash.js": "dash", "shaka": "shaka", "hls.js": "hls"}
 MOST_CONNECTIONS = 16  # a browser opens several, and uses one
 FRAMES_PER_S = 25
+QUANTUM_BYTES = 1024  # one in a second where a link stands nearly still: Shaka gives up after five without a byte
 ENCODE_LIMIT_S = 120.0
 
 
@@ -112,7 +113,7 @@ async def watch(
     """What a viewer experiences, and the requests; the link has a rate for every second from the first segment on."""
     seen: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
     begun, requests = asyncio.Event(), list[str]()
-    link = UserSpaceLink(rates_bps[0] / 8)
+    link = UserSpaceLink(rates_bps[0] / 8, QUANTUM_BYTES)
 
     def note(numbers: tuple[int, ...]) -> None:
         if not seen.done():

@@ -205,12 +205,13 @@ def _chain(
 # Xu, Elayoubi, Altman, El-Azouzi, Yu, "Flow Level QoE of Video Streaming in Wireless Networks", IEEE TMC 2016.
 
 SLOT_S = 0.002  # scheduling interval
+PICTURES_S = 1.0  # of video in a group of pictures, whose size varies
 
 
 def chain_of(cell: Cell, tagged: int = 0, slot_s: float = SLOT_S) -> Chain:
     """What a video of class `tagged` of `cell.views` sees; `slot_s` matters for opportunistic cells only."""
     video = tagged_video(cell, tagged, slot_s)
-    return shared_chain(flows_of(cell), video, efficiency_of(cell), cell.capacity)
+    return with_vbr(shared_chain(flows_of(cell), video, efficiency_of(cell), cell.capacity), cell.variation, PICTURES_S)
 
 
 def ps_cell(
@@ -274,8 +275,8 @@ def with_vbr(chain: Chain, cv: float, gop_s: float) -> Chain:
 
 def impatient_chain(cell: Cell, per_s: float, waiting: Floats) -> Chain:
     """What a video sees when all viewers leave at `per_s` while they wait, and of n users `waiting[n - 1]` wait."""
-    if len(cell.views) > 1 or cell.capacity is not None:
-        raise BadInput("viewers that give up are solved for one class of videos at a constant capacity; give those")
+    if len(cell.views) > 1 or cell.capacity is not None or cell.variation > 0:
+        raise BadInput("viewers that give up are solved for one class of videos at constant rates; give those")
     (flow,) = flows_of(cell)
     efficiency, users = efficiency_of(cell), np.arange(1, cell.max_users + 1)
     departures = efficiency + users * per_s * waiting / flow.alone_per_s

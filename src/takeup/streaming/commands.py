@@ -23,6 +23,7 @@ CELL_OPTIONS: dict[str, dict[str, Any]] = {
     "--resume resume_s": {"type": float, "help": "Seconds of video to resume at; as --start if absent."},
     "--goal goal_s": {"type": float, "help": "Seconds of video at which the download pauses; never if absent."},
     "--start start_s": {"default": "5", "show_default": True, "help": "Seconds of video to start at; a list sweeps."},
+    "--variation": {"default": 0.0, "help": "Coefficient of variation of the size of a second of video."},
     "--opportunistic": {"is_flag": True, "help": "Serve the user with the best channel."},
     "--view-shares": {"default": "1", "show_default": True, "help": "Shares of the classes of videos."},
     "--mean-video-s": {"default": "60", "show_default": True, "help": "Mean length of a video; a list for classes."},

@@ -37,10 +37,15 @@ class Capacity:
             raise BadInput("levels of capacity and their rates must be finite; look for nan in the log they came from")
         if self.levels.min() < 0 or self.levels.max() == 0:
             raise BadInput("levels of capacity must be zero or more, and one of them above zero")
-        off_diagonal = self.generator - np.diag(np.diag(self.generator))
-        scale = max(1.0, float(np.abs(self.generator).max()))
-        if off_diagonal.min() < 0 or np.abs(self.generator.sum(axis=1)).max() > 1e-9 * scale:
+        if not _are_rates(self.generator):
             raise BadInput("the rates between levels must be zero or more, with rows that sum to zero on the diagonal")
+
+
+def _are_rates(generator: Floats) -> bool:
+    """Zero or more off the diagonal, with rows that sum to zero."""
+    off_diagonal = generator - np.diag(np.diag(generator))
+    scale = max(1.0, float(np.abs(generator).max()))
+    return bool(off_diagonal.min() >= 0 and np.abs(generator.sum(axis=1)).max() <= 1e-9 * scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Cell:
 
     Videos arrive at random (Poisson), at most `max_users` download at a time, further ones are blocked. A video leaves
     when it is *downloaded*. `opportunistic` serves the user with the best channel, which makes sharing more efficient.
+    `variation` is the coefficient of variation of the size of a second of video.
     """
 
     capacity_bps: float
@@ -75,8 +81,11 @@ class Cell:
     views: tuple[Views, ...] = (Views(1.0, 60.0),)
     opportunistic: bool = False
     capacity: Capacity | None = None
+    variation: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.variation < math.inf:
+            raise BadInput(f"variation is {self.variation}; give a finite coefficient of variation, zero or more")
         for name in ("capacity_bps", "bitrate_bps", "arrivals_per_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -171,19 +180,16 @@ class Chain:
     end: Floats
     fill: Floats
     initial: Floats
-    drain: Floats = field(default_factory=lambda: np.ones(0))
-    variance: Floats = field(default_factory=lambda: np.zeros(0))
+    drain: Floats = field(default_factory=lambda: np.empty(0))  # 1 in every state if absent
+    variance: Floats = field(default_factory=lambda: np.empty(0))  # 0
     blocked_share: float = 0.0
-    give_up: Floats = field(default_factory=lambda: np.zeros(0))
+    give_up: Floats = field(default_factory=lambda: np.empty(0))  # 0
 
     def __post_init__(self) -> None:
         n = len(self.fill)
-        if len(self.drain) == 0:
-            object.__setattr__(self, "drain", np.ones(n))
-        if len(self.variance) == 0:
-            object.__setattr__(self, "variance", np.zeros(n))
-        if len(self.give_up) == 0:
-            object.__setattr__(self, "give_up", np.zeros(n))
+        for name, usual in (("drain", 1.0), ("variance", 0.0), ("give_up", 0.0)):
+            if len(getattr(self, name)) == 0:
+                object.__setattr__(self, name, np.full(n, usual))
         self._check()
 
     @property
@@ -205,9 +211,7 @@ class Chain:
             raise BadInput(f"a chain of {n} states needs {n} x {n} rates and vectors of {n}; found {shapes}")
         if not all(np.isfinite(array).all() for array in arrays.values()):
             raise BadInput("a chain must hold finite numbers only; look for nan or infinite rates")
-        off_diagonal = self.generator - np.diag(np.diag(self.generator))
-        scale = max(1.0, float(np.abs(self.generator).max(initial=0)))
-        if off_diagonal.min(initial=0) < 0 or np.abs(self.generator.sum(axis=1)).max(initial=0) > 1e-9 * scale:
+        if not _are_rates(self.generator):
             raise BadInput("the rates of a chain must be zero or more, with rows that sum to zero on the diagonal")
         if min(self.fill.min(), self.drain.min()) <= 0:
             raise BadInput("fill and drain rates must be above zero; give an outage a tiny rate such as 1e-9")

@@ -17,9 +17,10 @@ from urllib.parse import unquote
 import numpy as np
 
 from takeup.core.arrays import Bools, Floats
+from takeup.core.limits import read_text
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
-from takeup.streaming.throughput import PlayedSession, ThroughputLog, joined, median_duration_s, split_at_gaps
+from takeup.streaming.throughput import PlayedSession, ThroughputLog, joined, split_at_gaps
 
 Report = Mapping[str, Any]
 LEAST_ELAPSED_S = 0.05  # between requests; `bl` is rounded to tenths of a second
@@ -55,7 +56,7 @@ def _samples(downloads: Sequence[Download]) -> tuple[Floats, Floats]:
     durations_s = content_s
     if np.isfinite(begins_s).all() and len(downloads) > 1:
         gaps_s = np.diff(begins_s)
-        durations_s = np.append(gaps_s, took_s[-1] if np.isfinite(took_s[-1]) else median_duration_s(gaps_s))
+        durations_s = np.append(gaps_s, took_s[-1] if np.isfinite(took_s[-1]) else float(np.median(gaps_s)))
     if not np.isfinite(durations_s).all():
         raise ValueError("a request has neither a time nor a length")
     return durations_s[durations_s > 0], rates_bps[durations_s > 0]
@@ -66,8 +67,9 @@ def _played(session: Session) -> PlayedSession:
     return PlayedSession(session.name, content_s, took_s, session.num_stalls)
 
 
-def _records(text: str) -> list[Any]:
+def _records(path: Path) -> list[Any]:
     """A JSON list, or lines of JSON, or other lines."""
+    text = read_text(path, "expected text in UTF-8")
     if text.lstrip().startswith("["):
         return list(json.loads(text))
     lines = [line for line in text.splitlines() if line.strip()]
@@ -81,10 +83,10 @@ def _records(text: str) -> list[Any]:
 # `mtp`, so where the buffer length `bl` (ms) shows how long a download took, that is taken instead.
 
 
-def log_of_cmcd(path: Path, name: str, text: str) -> ThroughputLog:
+def log_of_cmcd(path: Path, name: str) -> ThroughputLog:
     """A log from an access log or a list of reports."""
     try:
-        reports = [report for report in map(_cmcd_report, _records(text)) if _is_video(report)]
+        reports = [report for report in map(_cmcd_report, _records(path)) if _is_video(report)]
         by_session: dict[str, list[Report]] = {}
         for report in reports:
             by_session.setdefault(report.get("sid", ""), []).append(report)
@@ -155,11 +157,11 @@ def _cmcd_report(line: Any) -> Report:
 # Shaka     a response filter's { t, timeMs, bytes, duration } of every segment, t in ms at the end
 
 
-def log_of_events(path: Path, name: str, text: str) -> ThroughputLog:
+def log_of_events(path: Path, name: str) -> ThroughputLog:
     """A log from what a page has written down."""
     try:
-        records = [each for each in _records(text) if isinstance(each, Mapping)]
-        product, read = next((key, read) for mark, key, read in EVENTS if mark in text)
+        records = [each for each in _records(path) if isinstance(each, Mapping)]
+        product, read = next((key, read) for mark, key, read in EVENTS if mark in json.dumps(records))
         downloads = [each for each in map(read, records) if each is not None and each.took_s > 0]
         if not downloads:
             raise BadTrace(path, f"has no finished segment of {product}; write every one down")

@@ -69,7 +69,7 @@ def split_at_gaps(log: ThroughputLog) -> ThroughputLog:
     """
     if len(log.rates_bps) == 0:
         return log
-    usual_s = median_duration_s(log.durations_s)
+    usual_s = float(np.median(log.durations_s))
     works = log.rates_bps > OUTAGE_SHARE * log.rates_bps.mean()
     gaps = np.flatnonzero(works & (log.durations_s > max(GAP_S, GAP_SAMPLES * usual_s)))
     if len(gaps) == 0:
@@ -79,13 +79,6 @@ def split_at_gaps(log: ThroughputLog) -> ThroughputLog:
     starts = sorted({*log.starts, *(int(gap) + 1 for gap in gaps if gap + 1 < len(durations_s))})
     form = f"{log.form}; {len(gaps)} gaps in time left out"
     return replace(log, durations_s=durations_s, starts=tuple(starts), form=form)
-
-
-def median_duration_s(durations_s: Floats) -> float:
-    """The median, without numpy's masked arrays, which `np.median` would import; one second if there is none."""
-    ordered = np.sort(durations_s)
-    num = len(ordered)
-    return float(ordered[(num - 1) // 2] + ordered[num // 2]) / 2 if num else 1.0
 
 
 def joined(name: str, pieces: list[tuple[Floats, Floats]], form: str) -> ThroughputLog:

@@ -21,7 +21,7 @@ from takeup.streaming.player_logs import (
     log_of_puffer,
     with_stalls,
 )
-from takeup.streaming.throughput import ThroughputLog, joined, median_duration_s, split_at_gaps
+from takeup.streaming.throughput import ThroughputLog, joined, split_at_gaps
 
 __all__ = ["ThroughputLog", "read_log", "read_logs"]
 
@@ -81,17 +81,15 @@ def _log_of_samples(path: Path, name: str) -> ThroughputLog:
     return ThroughputLog(name, durations_s, rates_bps, form="samples of duration_ms (ms) and bandwidth_kbps (kbit/s)")
 
 
-def _numbers(path: Path, samples: object, key: str) -> Floats:
+def _numbers(path: Path, samples: Any, key: str) -> Floats:
     if not isinstance(samples, list):
         raise BadTrace(path, f"found no list; expected a list of objects with a number {key!r} each")
-    return np.array([_number(path, place, sample, key) for place, sample in enumerate(samples, start=1)])
-
-
-def _number(path: Path, place: int, sample: Any, key: str) -> float:
+    numbers: list[float] = []
     try:
-        return float(sample[key])
+        numbers.extend(float(sample[key]) for sample in samples)
     except (TypeError, KeyError, ValueError, OverflowError) as error:
-        raise BadTrace(path, f"sample {place} has no number {key!r}; every sample needs one") from error
+        raise BadTrace(path, f"sample {len(numbers) + 1} has no number {key!r}; every sample needs one") from error
+    return np.array(numbers)
 
 
 # Tables (CSV, gzipped CSV, Parquet), by their columns -----------------------------------------------------------------
@@ -198,7 +196,7 @@ def _read_table(path: Path) -> tuple[Floats, Floats]:
     if (durations_s <= 0).any():
         line = int(np.argmax(durations_s <= 0)) + 3
         raise BadTrace(path, "time does not go forward; sort the samples by time", line=line, column="time_s")
-    return np.append(durations_s, median_duration_s(durations_s)), table["rate_bps"]
+    return np.append(durations_s, np.median(durations_s) if len(durations_s) else 1.0), table["rate_bps"]
 
 
 def _check_log(path: Path, durations_s: Floats, rates_bps: Floats) -> None:
@@ -219,18 +217,10 @@ def _check_log(path: Path, durations_s: Floats, rates_bps: Floats) -> None:
         raise BadTrace(path, f"has a mean rate of {mean_bps:g} bit/s, which no link has; check the unit of the rate")
 
 
-def _log_of_cmcd(path: Path, name: str) -> ThroughputLog:
-    return log_of_cmcd(path, name, _text(path))
-
-
-def _log_of_events(path: Path, name: str) -> ThroughputLog:
-    return log_of_events(path, name, _text(path))
-
-
 FORMS: dict[str, Callable[[Path, str], ThroughputLog]] = {
     r"\s*\[\s*\{[^}]*\"(duration_ms|bandwidth_kbps)\"": _log_of_samples,
-    r"(?i)[\s\S]*?([?&\s]CMCD=|\"mtp\"|\"cmcd[-\"]|^\s*[a-z]+=[^\n]*\bmtp=|[\s,]mtp=\d)": _log_of_cmcd,
-    r"\s*[\[{][\s\S]*?\"(loading|trequest|timeMs)\"": _log_of_events,
+    r"(?i)[\s\S]*?([?&\s]CMCD=|\"mtp\"|\"cmcd[-\"]|^\s*[a-z]+=[^\n]*\bmtp=|[\s,]mtp=\d)": log_of_cmcd,
+    r"\s*[\[{][\s\S]*?\"(loading|trequest|timeMs)\"": log_of_events,
     r"\s*[-+.\de]+[ \t]+[-+.\de]+[ \t]*(\r?\n|$)": _log_of_two_columns,
     r"\s*\d+[ \t]*\r?\n\s*\d+[ \t]*(\r?\n|$)": _log_of_packets,
 }

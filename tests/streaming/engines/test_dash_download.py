@@ -28,7 +28,7 @@ def download_from(answer: bytes) -> ByteArrivals:
         server = await asyncio.start_server(serve, sock=link.listener())
         try:
             async with asyncio.timeout(60):
-                return await download(link, server.sockets[0].getsockname(), 0, VIDEO)
+                return await download(server.sockets[0].getsockname(), 0, VIDEO)
         finally:
             server.close()
             await asyncio.sleep(0.01)
@@ -40,7 +40,7 @@ def test_a_whole_video_arrives() -> None:
     async def run() -> ByteArrivals:
         server = SegmentServer(UserSpaceLink(1e6), 2, {3: VIDEO})
         async with server.listening() as address:
-            return await download(server.link, address, 3, VIDEO)
+            return await download(address, 3, VIDEO)
 
     arrivals = asyncio.run(run())
 

@@ -38,6 +38,7 @@ class StreamingScenario:
     mean_video_s: Numbers = (60.0,)
     view_shares: Numbers = (1.0,)
     opportunistic: bool = False
+    variation: float = 0.0
     start_s: Numbers = (5.0,)
     resume_s: float | None = None
     goal_s: float | None = None
@@ -64,8 +65,8 @@ class StreamingScenario:
             raise BadScenario("give at least one arrival rate, one start threshold and one simulator")
         if self.verb != "predict" and (len(self.arrivals_per_s) > 1 or len(self.start_s) > 1):
             raise BadScenario(f"{self.verb!r} takes one arrival rate and one start threshold; 'predict' takes lists")
-        if self.goal_s is not None and (self.opportunistic or self.give_up_per_s > 0):
-            raise BadScenario("a buffer goal is solved for plain sharing and viewers that stay; leave goal_s out")
+        if self.goal_s is not None and (self.opportunistic or self.give_up_per_s > 0 or self.variation > 0):
+            raise BadScenario("a buffer goal is solved for plain sharing, one rate, viewers that stay; leave it out")
         if self.goal_s is not None and (self.log or self.model or self.verb == "run"):
             raise BadScenario("a buffer goal on a log is replayed by 'takeup streaming advise'; leave goal_s out")
         if not 0 <= self.give_up_per_s < float("inf"):
@@ -124,7 +125,7 @@ def cells_of(scenario: StreamingScenario, fitted: CapacityFit | None = None) -> 
     capacity = fitted.capacity if fitted else None
     bitrate_bps, max_users, best_served = scenario.bitrate_bps, scenario.max_users, scenario.opportunistic
     cells = [
-        Cell(capacity_bps, bitrate_bps, arrivals_per_s, max_users, views, best_served, capacity)
+        Cell(capacity_bps, bitrate_bps, arrivals_per_s, max_users, views, best_served, capacity, scenario.variation)
         for arrivals_per_s in scenario.arrivals_per_s
     ]
     for cell in cells:

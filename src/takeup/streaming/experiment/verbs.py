@@ -29,6 +29,7 @@ from takeup.streaming.advice.tuning import (
     min_capacity,
     waiting_cost,
 )
+from takeup.streaming.chains import PICTURES_S
 from takeup.streaming.contract import StreamingEngine
 from takeup.streaming.experiment.logs import checked, on_the_log
 from takeup.streaming.experiment.scenario import (
@@ -79,6 +80,7 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
             tick()
     rows, logged, notes = _with_log(rows, fitted)
     notes += MEAN_FIELD if scenario.give_up_per_s > 0 else _simulation_notes(rows)
+    notes += _diffusion_notes(rows)
     longest_s = max(SHORTEST_AXIS_S, *(2 * player.start_s for player in players))
     stalls = [_stall_curve(cell, each, longest_s, players[0].goal_s) for cell, each in solved]
     charts = [curve_series("P(stall) by start threshold", "start threshold", "P(stall)", stalls)]
@@ -114,6 +116,15 @@ def _simulation_notes(rows: list[AnswerRow]) -> tuple[str, ...]:
     worst = max(chance.error for _, chance in large)
     found = f"{large[0][0]} states are more than the {MOST_EXACT_STATES} that are solved in seconds"
     return (f"{found}: the whole cell was simulated, with standard errors of P(stall) up to {worst:.1g}",)
+
+
+def _diffusion_notes(rows: list[AnswerRow]) -> tuple[str, ...]:
+    """Where a variable bit rate is more than a small variance: thresholds that few groups of pictures fill."""
+    least_s = 10 * PICTURES_S * max(cell.variation for cell, *_ in rows) ** 2
+    short = sorted({player.start_s for _, player, *_ in rows if player.start_s < least_s})
+    starts = ", ".join(f"{start_s:g}" for start_s in short)
+    found = f"a start at {starts} s is short for this variation: a diffusion says too many stalls"
+    return (f"{found}; 'takeup streaming compare slots' measures it",) if short else ()
 
 
 def _with_log(

@@ -10,6 +10,7 @@ from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.advice.qoe import mean_mos
+from takeup.streaming.chains import efficiency_of
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics
 from takeup.streaming.numerics import are_connected
 from takeup.streaming.simulate.events import CapacityLevels, CellTraffic, empty_cell, play_events
@@ -51,42 +52,37 @@ def simulate_cell(
 
 
 def play_cell(
-    cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0, give_up_per_s: float = 0.0
+    cell: Cell,
+    player: Player,
+    levels: CapacityLevels | None = None,
+    *,
+    num_videos: int = 400_000,
+    seed: int = 0,
+    give_up_per_s: float = 0.0,
 ) -> CellRun:
-    """The same, video by video."""
-    levels = _constant_level() if cell.capacity is None else _markov_levels(cell.capacity)
-    return play_levels(cell, player, levels, num_videos=num_videos, seed=seed, give_up_per_s=give_up_per_s)
-
-
-def play_levels(
-    cell: Cell, player: Player, levels: CapacityLevels, *, num_videos: int, seed: int, give_up_per_s: float = 0.0
-) -> CellRun:
-    """Play a cell whose capacity goes through `levels`."""
+    """The same, video by video; `levels` are the capacity over time, that of the cell if absent."""
     check_run(player, num_videos)
     player.check_unlimited()
+    if cell.variation > 0:
+        raise BadInput("a variable bit rate is played by 'slots'; simulate those, or leave the variation out")
+    if levels is None:
+        levels = _constant_level() if cell.capacity is None else _markov_levels(cell.capacity)
     patience_s = mean_patience_s(give_up_per_s)
     num_warm_up = int(num_videos * WARM_UP_SHARE)
     lived = empty_records(num_warm_up + num_videos)
     streams = Streams(seed).child("whole cell")
     chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "capacity", "patience"))
-    num_events = play_events(traffic_of(cell, player, patience_s), levels, empty_cell(cell.max_users), lived, chances)
+    num_events = play_events(_traffic(cell, player, patience_s), levels, empty_cell(cell.max_users), lived, chances)
     return CellRun(lived.after(num_warm_up), num_events)
 
 
-def fill_by_users(cell: Cell) -> Floats:
-    """Seconds of video per second for each of n users, n = 0 (nothing) up to `max_users`, at the mean capacity."""
+def _traffic(cell: Cell, player: Player, patience_s: float) -> CellTraffic:
     users = np.arange(1, cell.max_users + 1)
-    gain = np.cumsum(1 / users) if cell.opportunistic else np.ones(cell.max_users)
-    return np.concatenate(([0.0], cell.speed * gain / users))
-
-
-def traffic_of(cell: Cell, player: Player, patience_s: float) -> CellTraffic:
-    """The arrivals, video lengths, fill rates and thresholds of a cell, as input of the kernel."""
     return CellTraffic(
         gap_s=1 / cell.arrivals_per_s,
         class_upto=np.cumsum([views.share for views in cell.views]),
         mean_s=np.array([views.mean_s for views in cell.views]),
-        fill=fill_by_users(cell),
+        fill=np.concatenate(([0.0], cell.speed * efficiency_of(cell) / users)),
         start_s=player.start_s,
         resume_s=player.again_s,
         patience_s=patience_s,
@@ -129,7 +125,7 @@ def play_log(
     """The same, video by video."""
     if cell.capacity is not None:
         raise BadInput("the capacity of the cell already changes; leave that out when a throughput log drives the cell")
-    return play_levels(cell, player, _log_levels(durations_s, rates_bps), num_videos=num_videos, seed=seed)
+    return play_cell(cell, player, _log_levels(durations_s, rates_bps), num_videos=num_videos, seed=seed)
 
 
 def _log_levels(durations_s: Floats, rates_bps: Floats) -> CapacityLevels:

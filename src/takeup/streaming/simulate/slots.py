@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from takeup.core.arrays import Floats, Ints
+from takeup.core.arrays import Floats
 from takeup.core.compiled import inlined, kernel
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
+from takeup.streaming.chains import PICTURES_S
 from takeup.streaming.model import Cell, Player, QoeMetrics
 from takeup.streaming.simulate.cell import WARM_UP_SHARE, CellRun
 from takeup.streaming.simulate.events import count_blocked, draw_length_s, draw_patience_s
@@ -43,35 +44,13 @@ class SlotParameters(NamedTuple):
     patience_s: float
 
 
-class SlotUsers(NamedTuple):
-    """The videos that are downloading, packed at the front.
-
-    `drain_s` is the content that a slot of the current group of pictures takes, `gop_left` its slots still to play, and
-    `enough_s` the buffer that ends the wait; a video that plays has infinite `enough_s`.
-    """
-
-    left_s: Floats
-    buffer_s: Floats
-    enough_s: Floats
-    drain_s: Floats
-    waiting_since_s: Floats
-    patience_s: Floats
-    startup_s: Floats
-    stall_s: Floats
-    gop_left: Ints
-    num_stalls: Ints
-    video: Ints
-
-
-def empty_slot_users(max_users: int) -> SlotUsers:
-    """Allocate the state for `max_users` videos of a cell."""
-    return SlotUsers(*np.zeros((8, max_users)), *np.zeros((3, max_users), np.int64))
+# A video that is downloading is a row of a table; it has an infinite ENOUGH while it plays. DRAIN is the content that a
+# slot of the current group of pictures takes, GOP_LEFT its slots still to play, VIDEO its number of arrival.
+LEFT, BUFFER, ENOUGH, DRAIN, WAITS_SINCE, PATIENCE, STARTUP, STALLED, GOP_LEFT, NUM_STALLS, VIDEO = range(11)
 
 
 @kernel
-def play_every_slot(
-    grain: SlotParameters, users: SlotUsers, lived: VideoRecords, chances: tuple[Generator, ...]
-) -> int:
+def play_every_slot(grain: SlotParameters, users: Floats, lived: VideoRecords, chances: tuple[Generator, ...]) -> int:
     """Fill `lived` with the first videos that are accepted, and follow each to its end; returns the slots in use."""
     arrivals, lengths, fading, pictures, patience = chances
     num_users, num_seen, num_left, num_slots, slot = 0, 0, 0, 0, 0
@@ -81,9 +60,11 @@ def play_every_slot(
             slot = max(slot, int(np.ceil(arrival_s / grain.slot_s)))
         while arrival_s <= slot * grain.slot_s:
             length_s = draw_length_s(grain.class_upto, grain.mean_s, lengths)
-            if num_users < len(users.video):
-                users.patience_s[num_users] = draw_patience_s(grain.patience_s, patience)
-                _admit(users, num_users, num_seen, length_s, arrival_s, grain)
+            if num_users < len(users):
+                users[num_users] = 0.0
+                users[num_users, LEFT], users[num_users, ENOUGH] = length_s, grain.start_s
+                users[num_users, WAITS_SINCE], users[num_users, VIDEO] = arrival_s, num_seen
+                users[num_users, PATIENCE] = draw_patience_s(grain.patience_s, patience)
                 num_users += 1
                 num_seen += 1
             else:
@@ -93,84 +74,63 @@ def play_every_slot(
         slot += 1
         num_slots += 1
         now_s = slot * grain.slot_s
-        for user in range(num_users - 1, -1, -1):  # backwards: the last video moves to the slot of one that leaves
-            gives_up = users.enough_s[user] < np.inf and now_s - users.waiting_since_s[user] >= users.patience_s[user]
-            if users.left_s[user] <= 0 or gives_up:
-                num_left += users.video[user] < len(lived.startup_s)
+        for place in range(num_users - 1, -1, -1):  # backwards: the last video moves to the row of one that leaves
+            user = users[place]
+            waits = user[ENOUGH] < np.inf
+            gives_up = waits and now_s - user[WAITS_SINCE] >= user[PATIENCE]
+            if user[LEFT] <= 0 or gives_up:
+                num_left += user[VIDEO] < len(lived.startup_s)
                 num_users -= 1
-                _leave(users, user, num_users, gives_up, now_s, lived)
-            elif users.enough_s[user] < np.inf:
-                _wait(users, user, now_s)
-            else:
-                _watch(users, user, now_s, grain, pictures)
+                _leave(user, gives_up, now_s, lived)
+                users[place] = users[num_users]
+            elif not waits:
+                _watch(user, now_s, grain, pictures)
+            elif user[BUFFER] >= user[ENOUGH]:
+                _end_wait(user, now_s)
+                user[ENOUGH] = np.inf
     return num_slots
 
 
 @inlined
-def _admit(users: SlotUsers, user: int, video: int, length_s: float, now_s: float, grain: SlotParameters) -> None:
-    users.left_s[user] = length_s
-    users.buffer_s[user] = 0.0
-    users.enough_s[user] = grain.start_s
-    users.waiting_since_s[user] = now_s
-    users.stall_s[user] = 0.0
-    users.gop_left[user] = 0
-    users.num_stalls[user] = 0
-    users.video[user] = video
-
-
-@inlined
-def _serve(users: SlotUsers, num_users: int, grain: SlotParameters, fading: Generator) -> None:
+def _serve(users: Floats, num_users: int, grain: SlotParameters, fading: Generator) -> None:
     """Deliver one slot: to the user with the best channel, or to all users."""
     if not grain.opportunistic:
         for user in range(num_users):
-            _receive(users, user, grain.slot_content_s / num_users)
+            users[user, LEFT] -= grain.slot_content_s / num_users
+            users[user, BUFFER] += grain.slot_content_s / num_users
         return
     best, best_channel = 0, 0.0
     for user in range(num_users):
         channel = fading.standard_exponential()
         if channel > best_channel:
             best, best_channel = user, channel
-    _receive(users, best, grain.slot_content_s * best_channel)
+    users[best, LEFT] -= grain.slot_content_s * best_channel
+    users[best, BUFFER] += grain.slot_content_s * best_channel
 
 
 @inlined
-def _receive(users: SlotUsers, user: int, content_s: float) -> None:
-    users.left_s[user] -= content_s
-    users.buffer_s[user] += content_s
-
-
-@inlined
-def _wait(users: SlotUsers, user: int, now_s: float) -> None:
-    """Start or resume playback once the buffer reaches the threshold."""
-    if users.buffer_s[user] < users.enough_s[user]:
-        return
-    _end_wait(users, user, now_s)
-    users.enough_s[user] = np.inf
-
-
-@inlined
-def _end_wait(users: SlotUsers, user: int, now_s: float) -> None:
-    waited_s = now_s - users.waiting_since_s[user]
-    users.patience_s[user] -= waited_s
-    if users.num_stalls[user]:
-        users.stall_s[user] += waited_s
+def _end_wait(user: Floats, now_s: float) -> None:
+    waited_s = now_s - user[WAITS_SINCE]
+    user[PATIENCE] -= waited_s
+    if user[NUM_STALLS] > 0:
+        user[STALLED] += waited_s
     else:
-        users.startup_s[user] = waited_s
+        user[STARTUP] = waited_s
 
 
 @inlined
-def _watch(users: SlotUsers, user: int, now_s: float, grain: SlotParameters, pictures: Generator) -> None:
+def _watch(user: Floats, now_s: float, grain: SlotParameters, pictures: Generator) -> None:
     """Play one slot, and stall if that empties the buffer."""
-    if users.gop_left[user] == 0:
-        users.gop_left[user] = grain.gop
-        users.drain_s[user] = grain.slot_s * _gop_size(grain.gop_variation, pictures)
-    users.gop_left[user] -= 1
-    users.buffer_s[user] -= users.drain_s[user]
-    if users.buffer_s[user] <= 0:
-        users.buffer_s[user] = 0.0
-        users.enough_s[user] = grain.resume_s
-        users.waiting_since_s[user] = now_s
-        users.num_stalls[user] += 1
+    if user[GOP_LEFT] == 0:
+        user[GOP_LEFT] = grain.gop
+        user[DRAIN] = grain.slot_s * _gop_size(grain.gop_variation, pictures)
+    user[GOP_LEFT] -= 1
+    user[BUFFER] -= user[DRAIN]
+    if user[BUFFER] <= 0:
+        user[BUFFER] = 0.0
+        user[ENOUGH] = grain.resume_s
+        user[WAITS_SINCE] = now_s
+        user[NUM_STALLS] += 1
 
 
 @inlined
@@ -180,33 +140,17 @@ def _gop_size(variation: float, pictures: Generator) -> float:
 
 
 @inlined
-def _leave(users: SlotUsers, user: int, last: int, gave_up: bool, now_s: float, lived: VideoRecords) -> None:
-    """Record the statistics of a video that leaves, and move the last one to its index."""
-    video, waits = users.video[user], users.enough_s[user] < np.inf
+def _leave(user: Floats, gave_up: bool, now_s: float, lived: VideoRecords) -> None:
+    """Record the statistics of a video that leaves."""
+    video, waits = int(user[VIDEO]), user[ENOUGH] < np.inf
     if waits:
-        _end_wait(users, user, now_s)
+        _end_wait(user, now_s)
     if video < len(lived.startup_s):
-        lived.startup_s[video] = users.startup_s[user]
-        lived.num_stalls[video] = users.num_stalls[user]
-        lived.stall_s[video] = users.stall_s[user]
-        lived.finished_early[video] = waits and users.num_stalls[user] == 0 and not gave_up
+        lived.startup_s[video] = user[STARTUP]
+        lived.num_stalls[video] = int(user[NUM_STALLS])
+        lived.stall_s[video] = user[STALLED]
+        lived.finished_early[video] = waits and user[NUM_STALLS] == 0 and not gave_up
         lived.gave_up[video] = gave_up
-    _move(users, last, user)
-
-
-@inlined
-def _move(users: SlotUsers, source: int, target: int) -> None:
-    users.left_s[target] = users.left_s[source]
-    users.buffer_s[target] = users.buffer_s[source]
-    users.enough_s[target] = users.enough_s[source]
-    users.drain_s[target] = users.drain_s[source]
-    users.waiting_since_s[target] = users.waiting_since_s[source]
-    users.patience_s[target] = users.patience_s[source]
-    users.startup_s[target] = users.startup_s[source]
-    users.stall_s[target] = users.stall_s[source]
-    users.gop_left[target] = users.gop_left[source]
-    users.num_stalls[target] = users.num_stalls[source]
-    users.video[target] = users.video[source]
 
 
 # The whole cell slot by slot, with fading and with videos whose bitrate varies: what equations reduce to a variance
@@ -268,8 +212,10 @@ def play_slots(
     lived = empty_records(num_warm_up + num_videos)
     streams = Streams(seed).child("slots")
     chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "fading", "pictures", "patience"))
-    grain = _slot_parameters(cell, player, slots or Slots(), mean_patience_s(give_up_per_s))
-    num_slots = play_every_slot(grain, empty_slot_users(cell.max_users), lived, chances)
+    grain = _slot_parameters(
+        cell, player, slots or Slots(gop_s=PICTURES_S, gop_variation=cell.variation), mean_patience_s(give_up_per_s)
+    )
+    num_slots = play_every_slot(grain, np.zeros((cell.max_users, 11)), lived, chances)
     return CellRun(lived.after(num_warm_up), num_slots)
 
 

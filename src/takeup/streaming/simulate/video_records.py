@@ -8,6 +8,7 @@ long pieces, and what differs between the pieces is the noise, whatever the corr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -36,14 +37,7 @@ class VideoRecords(NamedTuple):
 
     def after(self, num_videos: int) -> VideoRecords:
         """The same without the first `num_videos`."""
-        return VideoRecords(
-            self.startup_s[num_videos:],
-            self.num_stalls[num_videos:],
-            self.stall_s[num_videos:],
-            self.finished_early[num_videos:],
-            self.gave_up[num_videos:],
-            self.num_blocked[num_videos:],
-        )
+        return VideoRecords(*(column[num_videos:] for column in self))
 
 
 def empty_records(num_videos: int) -> VideoRecords:
@@ -74,31 +68,31 @@ def mean_patience_s(give_up_per_s: float) -> float:
 
 def metrics_from_independent(source: str, lived: VideoRecords, blocked_share: float) -> QoeMetrics:
     """The answer from independent videos; which share is blocked is known beforehand."""
-    return QoeMetrics(
-        source=source,
-        startup_s=_mean(lived.startup_s),
-        stall_probability=_share(lived.num_stalls > 0),
-        num_stalls=_mean(lived.num_stalls),
-        stall_s=_mean(lived.stall_s),
-        finished_early=_share(lived.finished_early),
-        blocked_share=Estimate(blocked_share),
-        num_videos=len(lived.startup_s),
-        gave_up=_share(lived.gave_up),
-    )
+    return _metrics(source, lived, _mean, _share, Estimate(blocked_share))
 
 
 def metrics_from_batches(source: str, lived: VideoRecords) -> QoeMetrics:
     """The answer from videos that shared a cell."""
+    return _metrics(source, lived, _batched, _batched_share, _blocked_share(lived.num_blocked))
+
+
+def _metrics(
+    source: str,
+    lived: VideoRecords,
+    mean: Callable[[Column], Estimate],
+    share: Callable[[Bools], Estimate],
+    blocked: Estimate,
+) -> QoeMetrics:
     return QoeMetrics(
         source=source,
-        startup_s=_batched(lived.startup_s),
-        stall_probability=_batched_share(lived.num_stalls > 0),
-        num_stalls=_batched(lived.num_stalls),
-        stall_s=_batched(lived.stall_s),
-        finished_early=_batched_share(lived.finished_early),
-        blocked_share=_blocked_share(lived.num_blocked),
+        startup_s=mean(lived.startup_s),
+        stall_probability=share(lived.num_stalls > 0),
+        num_stalls=mean(lived.num_stalls),
+        stall_s=mean(lived.stall_s),
+        finished_early=share(lived.finished_early),
+        blocked_share=blocked,
         num_videos=len(lived.startup_s),
-        gave_up=_batched_share(lived.gave_up) if lived.gave_up.any() else Estimate(0.0),
+        gave_up=share(lived.gave_up) if lived.gave_up.any() else Estimate(0.0),
     )
 
 

@@ -22,23 +22,21 @@ from takeup.streaming.solvers.solution import OUTAGE_FILL, check_seconds
 # at the atoms, which cost accuracy within a thousandth of them (5e-4; elsewhere 1e-5 and better). Viewers that give up
 # never start: the law then ends below 1.
 
-NUM_TERMS = 100
+NUM_TERMS, FOR_EVER_S = 100, 1e12
 LARGEST_STACK = 4_000_000  # complex numbers in memory at a time
 
 
 def startup_cdf(chain: Chain, threshold_s: float, times_s: npt.ArrayLike) -> Floats:
     """P(start-up delay <= t) for every t of `times_s`."""
     check_seconds("a start threshold", threshold_s)
-    times = np.atleast_1d(np.asarray(times_s, dtype=np.float64))
+    times = np.minimum(np.atleast_1d(np.asarray(times_s, dtype=np.float64)), FOR_EVER_S)
     if np.isnan(times).any():
         raise BadInput("times_s holds nan; give seconds")
     if threshold_s == 0:
         return (times >= 0).astype(np.float64)
-    share = np.zeros(len(times))
-    later = (times > 0) & np.isfinite(times)
+    share, later = np.zeros(len(times)), times > 0
     if later.any():
         share[later] = _positive_times(chain, threshold_s, times[later])
-    share[np.isposinf(times)] = _positive_times(chain, threshold_s, np.array([1e12]))[0] if np.isinf(times).any() else 0
     return share
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.random import Generator
 
 from takeup.core.arrays import Floats
-from takeup.errors import BadInput, TakeupError, UnknownName
-from takeup.streaming.engines.dash.links import LINKS, BottleneckLink, open_link
+from takeup.errors import BadInput, TakeupError
+from takeup.streaming.engines.dash.links import UserSpaceLink
 from takeup.streaming.engines.dash.server import SegmentServer, Video
 from takeup.streaming.model import Cell, Player, QoeMetrics
 from takeup.streaming.playback import play
@@ -47,6 +47,7 @@ def summarise_sessions(sessions: Sequence[VideoSession], player: Player, source:
 
 MOST_VIDEOS = 100_000
 MOST_USERS = 200
+MOST_BPS = 400e6  # what one Python process carries on one core without falling behind
 
 
 class RunTimeout(TakeupError):
@@ -60,7 +61,6 @@ class DashPlan:
     num_videos: int
     expected_s: float
     link_bps: float
-    bottleneck: str
     speedup: float
     segment_bytes: int
     max_users: int
@@ -74,7 +74,7 @@ class DashPlan:
         return (
             f"{self.num_videos} videos in about {self.expected_s:.0f} s, {self.speedup:g} times faster than life;\n"
             f"at most {self.max_users} download at a time, in segments of {self.segment_bytes} bytes,\n"
-            f"over one link of {self.link_bps / 1e6:.1f} Mbit/s (bottleneck '{self.bottleneck}');\n"
+            f"over one link of {self.link_bps / 1e6:.1f} Mbit/s on loopback;\n"
             f"the run is given up after {self.limit_s:.0f} s"
         )
 
@@ -84,14 +84,12 @@ class Downloads:
     """Result of a run: the videos that arrived, and the link they used. It can be evaluated for any player."""
 
     sessions: tuple[VideoSession, ...]
-    link: str
-    segment_s: float
     speed: float
     visits: tuple[Visit, ...]  # all that were let in, also before the first and after the last that count
 
     def answer(self, player: Player) -> QoeMetrics:
         """What viewers with this player experience; downloads do not depend on it."""
-        return summarise_sessions(self.sessions, player, f"dash, {self.link}")
+        return summarise_sessions(self.sessions, player, "dash")
 
 
 class DashEngine:
@@ -100,28 +98,28 @@ class DashEngine:
     `speedup` makes everything shorter by that factor; answers are in the seconds of the cell.
     """
 
-    def __init__(self, speedup: float = 10.0, segment_s: float = 1.0, bottleneck: str = "auto") -> None:
+    def __init__(self, speedup: float = 10.0, segment_s: float = 1.0) -> None:
         if not (0 < speedup < math.inf and 0 < segment_s < math.inf):
             raise BadInput(f"found a speed-up of {speedup} and segments of {segment_s} s; give finite numbers above 0")
-        if bottleneck not in LINKS:
-            raise UnknownName("bottleneck", bottleneck, LINKS)
-        self.speedup, self.segment_s, self.bottleneck = speedup, segment_s, bottleneck
+        self.speedup, self.segment_s = speedup, segment_s
 
     def plan(self, cell: Cell, num_videos: int) -> DashPlan:
         """What a run would do."""
-        if cell.opportunistic or cell.capacity is not None:
-            raise BadInput("the link of this engine has one fixed rate; leave out 'opportunistic' and 'capacity'")
+        if cell.opportunistic or cell.capacity is not None or cell.variation > 0:
+            raise BadInput("this engine has one fixed rate; leave out 'opportunistic', 'capacity' and 'variation'")
         if not LEAST_VIDEOS <= num_videos <= MOST_VIDEOS:
             raise BadInput(f"num_videos is {num_videos}; expected {LEAST_VIDEOS} to {MOST_VIDEOS}")
         if cell.max_users > MOST_USERS:
             raise BadInput(
                 f"max_users is {cell.max_users}; this engine opens two sockets each for at most {MOST_USERS}"
             )
+        if (link_bps := cell.capacity_bps * self.speedup) > MOST_BPS:
+            found = f"the link would carry {link_bps / 1e6:.0f} Mbit/s, this engine at most {MOST_BPS / 1e6:.0f}"
+            raise BadInput(f"{found}; lower the speed-up, or the capacity and bitrate of the cell together")
         return DashPlan(
             num_videos=num_videos,
             expected_s=(num_videos / cell.arrivals_per_s + cell.mean_video_s) / self.speedup,
-            link_bps=cell.capacity_bps * self.speedup,
-            bottleneck=self.bottleneck,
+            link_bps=link_bps,
             speedup=self.speedup,
             segment_bytes=math.ceil(cell.bitrate_bps * self.segment_s / 8),
             max_users=cell.max_users,
@@ -130,14 +128,13 @@ class DashEngine:
     def download(self, cell: Cell, num_videos: int, rng: Generator) -> Downloads:
         """Let the videos happen."""
         plan = self.plan(cell, num_videos)
-        with open_link(self.bottleneck, plan.link_bps, max_connections(cell)) as link:
-            ring = CellEmulator(cell, link, rng, self.speedup, self.segment_s)
-            try:
-                sessions = asyncio.run(asyncio.wait_for(ring.run(num_videos), plan.limit_s))
-            except TimeoutError as error:
-                found = f"the ring was not through after {plan.limit_s:.0f} s"
-                raise RunTimeout(f"{found}; lower the speed-up, or let the machine rest") from error
-        return Downloads(tuple(sessions), link.name, self.segment_s, cell.speed, tuple(ring.visits))
+        ring = CellEmulator(cell, UserSpaceLink(plan.link_bps / 8), rng, self.speedup, self.segment_s)
+        try:
+            sessions = asyncio.run(asyncio.wait_for(ring.run(num_videos), plan.limit_s))
+        except TimeoutError as error:
+            found = f"the ring was not through after {plan.limit_s:.0f} s"
+            raise RunTimeout(f"{found}; lower the speed-up, or let the machine rest") from error
+        return Downloads(tuple(sessions), cell.speed, tuple(ring.visits))
 
     def measure(self, cell: Cell, player: Player, num_videos: int = 600, rng: Generator | None = None) -> QoeMetrics:
         """What viewers experience, in the cell's seconds, with standard errors by batch means."""
@@ -168,9 +165,9 @@ class ByteArrivals:
         self.total_bytes.append(num_bytes + (self.total_bytes[-1] if self.total_bytes else 0))
 
 
-async def download(link: BottleneckLink, address: tuple[str, int], number: int, video: Video) -> ByteArrivals:
+async def download(address: tuple[str, int], number: int, video: Video) -> ByteArrivals:
     """Fetch a whole video. The next segments are asked for while one comes, so that the link does not fall idle."""
-    reader, writer = await link.dial(address)
+    reader, writer = await asyncio.open_connection(*address)
     arrivals = ByteArrivals()
     try:
         for segment in range(min(NUM_AHEAD, video.num_segments)):
@@ -238,7 +235,7 @@ class VideoSession:
 class CellEmulator:
     """Plays a cell `speedup` times faster than life."""
 
-    def __init__(self, cell: Cell, link: BottleneckLink, rng: Generator, speedup: float, segment_s: float) -> None:
+    def __init__(self, cell: Cell, link: UserSpaceLink, rng: Generator, speedup: float, segment_s: float) -> None:
         self.cell, self.link, self.rng, self.speedup, self.segment_s = cell, link, rng, speedup, segment_s
         self.server = SegmentServer(link, most_connections=max_connections(cell))
         self.num_active = 0
@@ -284,7 +281,7 @@ class CellEmulator:
         self.visits.append((requested_s * self.speedup, length_s))
         self.num_active += 1
         try:
-            arrivals = await download(self.link, address, number, video)
+            arrivals = await download(address, number, video)
         finally:
             self.num_active -= 1
             del self.server.videos[number]
