@@ -12,6 +12,8 @@ PARTS = {
     "queueing": "waiting times of a real server compared with the simulator",
     "hostile": "one tenant under idle connections and the flood of another tenant",
     "editing": "masked edits compared with stock diffusers, on a CPU or one accelerator",
+    "editing-held": "masked edits of full-size pipelines, and how many templates one accelerator holds",
+    "scene-quality": "what accelerations cost on trained models, and the coverage of reported errors",
     "editing-gpu": "masked edits on one accelerator, network by network",
 }
 

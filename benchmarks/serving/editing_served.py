@@ -126,11 +126,12 @@ class Served:
         room: TierCapacities,
         num_steps: int,
         mixing: Mixing | None = None,
+        stride: int = 1,
     ) -> None:
         family = family_of(pipeline)
         self.num_steps, self.size_px = num_steps, 1024 if family.network.device.type == "cuda" else 64
         store = TemplateStore(AdapterLERC, room, device=family.network.device)
-        self.editor = MaskedEditor(family, store, binds=binds_edits(compute, family), formats=mixing)
+        self.editor = MaskedEditor(family, store, binds=binds_edits(compute, family), formats=mixing, stride=stride)
         self.engine = StepEngine(
             pipeline, add_ons=self.editor.add_ons, compute=compute, group=MaskGrouping(8 if name == "sdxl" else 4)
         )

@@ -642,20 +642,29 @@ def train_guidance(trainee: Trainee, pool: Pool) -> list[float]:
 
 def train_control(trainee: Trainee) -> list[float]:
     """A ControlNet on captions most of which leave shapes and sizes to the edge map."""
-    settings = trainee.settings
-    pool = make_pool(settings, trainee.vae, max(settings.pool // 4, 8), seed=77, vague=0.7)
+    settings, is_flux = trainee.settings, trainee.family == "flux"
+    pool = make_pool(settings, trainee.vae, max(settings.pool // 4, 8), seed=77, vague=0.85 if is_flux else 0.7)
     trainee.control = models.build_controlnet(trainee.family, trainee.denoiser).to(settings.device)
     trainee.control.train().requires_grad_(True)
+    parameters, matrices = list(trainee.control.parameters()), []
+    if is_flux:  # whose two layers of zeros, before and after, learn slowly by themselves
+        trainee.layout = LayoutHead(trainee.denoiser).to(settings.device)
+        matrices = [p for name, p in trainee.control.named_parameters() if "block" in name and p.ndim == 2]
+        matrices.append(trainee.control.controlnet_x_embedder.weight)
+        parameters += trainee.layout.parameters()
     with eagerly():
         losses = fit(
             settings,
             f"{trainee.family}-control",
-            trainee.control.parameters(),
+            parameters,
             lambda: trainee.loss(pool, settings.batch // 2),
-            rate=0.7,
+            rate=1.0 if is_flux else 0.7,
+            matrices=matrices,
         )
     save_file(models.weights_of({"control": trainee.control}), settings.out / f"{trainee.family}-edges.safetensors")
-    trainee.control = None
+    if trainee.layout is not None:
+        trainee.layout.hook.remove()
+    trainee.control = trainee.layout = None
     return losses
 
 
@@ -751,15 +760,18 @@ def train_family(settings: Settings, family: str) -> None:
 
 
 def restore(settings: Settings, folder: Path = models.WEIGHTS) -> None:
-    """Write what exported SDXL pipeline has as if it had just been trained: the VAE, the networks, the add-ons."""
+    """Write the VAE and the networks of exported pipelines as if they had just been trained."""
     pipeline = models.load("sdxl", folder)
     images = next(_pictures(settings, 64)) / 2 + 0.5
     with torch.no_grad():
         mean = pipeline.vae.encode(images.cpu() * 2 - 1).latent_dist.mean.mean().item()
     scale = {"mean": str(mean), "deviation": str(1 / pipeline.vae.config.scaling_factor)}
     save_file(models.weights_of({"vae": pipeline.vae}), settings.out / VAE_FILE, metadata=scale)
-    nets = {name: getattr(pipeline, name) for name in models.NETS["sdxl"]}
-    save_file(models.weights_of(nets), settings.out / "sdxl.safetensors")
+    for family in models.FAMILIES:
+        if (folder / family).exists():
+            made = models.load(family, folder)
+            nets = {name: getattr(made, name) for name in models.NETS[family]}
+            save_file(models.weights_of(nets), settings.out / f"{family}.safetensors")
 
 
 # Export -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from takeup.scenes import models, tasks, world
 from takeup.scenes.judge import interval, judge, judge_edit, psnr, ssim, style_share
 from takeup.scenes.render import STYLES, edge_map, render
 
-SEED = 11
+SEED, MAX_ROWS = 11, 32
 COLUMNS = (
     Column("acceleration"),
     Column("pictures", "", 0),
@@ -131,7 +131,7 @@ class Editing:
         family, room = family_of(pipeline), TierCapacities(host_bytes=64 << 30)
         store = TemplateStore(AdapterLERC, room, device=family.network.device)
         self.painter, self.editor = painter, MaskedEditor(family, store, **options)
-        self.engine = StepEngine(pipeline, add_ons=self.editor.add_ons)
+        self.engine = StepEngine(pipeline, add_ons=self.editor.add_ons, max_rows=MAX_ROWS)
 
     def fill(self, share: float = 0.13, strength: float = 1.0) -> None:
         """Record a template of every image."""
@@ -254,6 +254,8 @@ def rows_of(painter: Painter) -> dict[str, Callable[[], Pair]]:
         rows[f"masked edit of {share:.0%}"] = partial(edited, share)
     for budget in (0.02, 0.05, 0.1, 0.2):
         rows[f"masked edit of 13%, template packed at {budget:.0%}"] = partial(edited, budget=budget)
+    for stride in (2, 4):
+        rows[f"masked edit of 13%, every {stride} steps kept"] = partial(edited, stride=stride)
     for steps in (painter.steps // 10, painter.steps // 4):
         rows[f"LoRA late by {steps} of {painter.steps} steps"] = partial(late, steps)
     if painter.family == "sdxl":
@@ -283,12 +285,16 @@ def report(painter: Painter, only: Sequence[str] = ()) -> Report:
     rows = {name: make for name, make in rows_of(painter).items() if not only or any(word in name for word in only)}
     if not rows:
         raise BadInput(f"no acceleration is called {', '.join(only)}; leave out the choice to see all of them")
-    made = tuple(make().row(name) for name, make in rows.items())
+    return table_of(painter, tuple(make().row(name) for name, make in rows.items()))
+
+
+def table_of(painter: Painter, rows: tuple[tuple[Any, ...], ...]) -> Report:
+    """The report of rows."""
     return Report(
         title=f"What accelerations cost: the {painter.family} form of takeup/scenes",
         domain="serving",
         scenario={"form": painter.family, "pictures": painter.number, "steps": painter.steps, "device": painter.device},
         seed=painter.seed,
-        tables=(Table("Scores both ways", COLUMNS, made, "Difference: accelerated minus exact, with 95 % interval."),),
+        tables=(Table("Scores both ways", COLUMNS, rows, "Difference: accelerated minus exact, with 95 % interval."),),
         notes=("Edits: the new object is right, the rest untouched, no seam. LoRAs: share of the style.",),
     )

@@ -43,7 +43,7 @@ from takeup.serving.editing.templates.template import Template, TemplateRecorder
 
 # Token positions of edits that share a call: computed on their first shared call, cached for all steps ----------------
 
-MAX_LAYOUTS = 8
+MAX_LAYOUTS, MULTIPLE = 8, 64
 """Groups of edits whose calls take turns."""
 
 
@@ -123,13 +123,16 @@ NO_CAPACITY = (
 
 
 class EditTemplates:
-    """Keeps templates in a store, packed with an error of at most `budget`.
+    """Keeps templates in a store: every `stride`-th step, packed with an error of at most `budget`.
 
     Edits that would compute more than `whole_share` of the tokens use no template.
     """
 
-    def __init__(self, store: TemplateStore, budget: float, whole_share: float, checks: ErrorChecks) -> None:
-        self._store, self._budget, self._whole_share, self._checks = store, budget, whole_share, checks
+    def __init__(
+        self, store: TemplateStore, budget: float, whole_share: float, checks: ErrorChecks, stride: int
+    ) -> None:
+        self._store, self._whole_share, self._checks = store, whole_share, checks
+        self._recorder = partial(TemplateRecorder, budget=budget, stride=stride)
         self._said_no_room = False
 
     def joined(self, run: DenoisingRun) -> None:
@@ -145,7 +148,7 @@ class EditTemplates:
         begun = None
         if editing.shared is not None and self._is_used(editing, editing.shared):
             begun = editing.shared
-        editing.recorder = TemplateRecorder(len(run.timesteps), ~editing.mask, self._budget, begun)
+        editing.recorder = self._recorder(len(run.timesteps), ~editing.mask, begun=begun)
 
     def left(self, run: DenoisingRun) -> None:
         """Store the template that an edit recorded, if complete, and release its keys."""
@@ -198,6 +201,7 @@ class MaskedCallOptions(TypedDict, total=False):
     convolutions: bool | None
     binds: bool
     formats: ChooseForms | None
+    stride: int
 
 
 class MaskedEdits:
@@ -205,9 +209,10 @@ class MaskedEdits:
 
     With `convolutions` U-Nets mask these too, and templates store the activations this needs; None: where the U-Net
     supports it. If it `binds`, masked calls are captured as CUDA graphs like all others, instead of using hooks; token
-    counts are then rounded up to multiples of `multiple` at least, so that calls have few distinct shapes.
+    counts are then rounded up to multiples of `MULTIPLE` at least, so that calls have few distinct shapes.
 
-    With `formats`, templates store block inputs (rows) in addition to keys and values, with half as many bytes.
+    Templates keep every `stride`-th step. With `formats`, they store block inputs (rows) in addition to keys and
+    values, with half as many bytes.
     Captured calls whose templates are not on the device then load, per block, what `formats` selects.
 
     The hooks are installed while at least one edit is running: plain images run through the network as it is.
@@ -221,20 +226,21 @@ class MaskedEdits:
         store: TemplateStore,
         *,
         budget: float = 0.0,
-        multiple: int = 64,
         checks: ErrorChecks | None = None,
         convolutions: bool | None = None,
         binds: bool = False,
         formats: ChooseForms | None = None,
+        stride: int = 1,
     ) -> None:
         self.convolutions = supports_masked_convolutions(family.network) if convolutions is None else convolutions
+        self.stride = stride
         self.hooks = MaskingHooks(family.network, convolutions=self.convolutions, rows=formats is not None)
         self._from_rows, self._formats = KvFromRows(family.network), formats or load_all_kv
         can_bind = self.convolutions or bool(self.hooks.fronted)
         self._memory = KvMemory(family.network.device) if binds and can_bind else None
         num_levels = len(getattr(family.network, "down_blocks", (None,)))
-        self.layouts = LayoutCache(num_levels, 1 if self._memory is None else multiple)
-        self._edit_templates = EditTemplates(store, budget, self.whole_share, checks or ErrorChecks())
+        self.layouts = LayoutCache(num_levels, 1 if self._memory is None else MULTIPLE)
+        self._edit_templates = EditTemplates(store, budget, self.whole_share, checks or ErrorChecks(), stride)
         self._num_masked = 0
         self._inside: set[int] = set()
         self.hooks.remove()  # until the first edit
@@ -253,7 +259,8 @@ class MaskedEdits:
     def what_is_kept(self) -> str:
         """Which activations templates contain; part of their key."""
         rows = "" if self._formats is load_all_kv else ", rows"
-        return ("with maps" if self.convolutions else "keys and values") + rows
+        thinned = "" if self.stride == 1 else f", every {self.stride} steps"
+        return ("with maps" if self.convolutions else "keys and values") + rows + thinned
 
     def close(self) -> None:
         """Remove the hooks from the network."""

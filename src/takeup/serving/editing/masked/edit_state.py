@@ -1,6 +1,5 @@
 """State of a running edit: tokens to compute, the template it reads or records, and its estimated error."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -18,7 +17,7 @@ from takeup.serving.editing.templates.template import PageReader, Template, Temp
 # of it: factor and power, fitted to edits with the models of `takeup.scenes` such that 92 % of the true errors lie
 # below. `benchmarks/serving/scene_edits.py` fits them, and tells the coverage on other images, masks and prompts.
 
-PIXEL_ERROR: Mapping[str, tuple[float, float]] = {
+PIXEL_ERROR: dict[str, tuple[float, float]] = {
     "UNet2DConditionModel": (0.5, 1.0),
     "FluxTransformer2DModel": (0.5, 1.0),
 }

@@ -158,9 +158,11 @@ class Template:
         return all(one.bits == EXACT and not one.is_change for page in self.pages for one in page.values())
 
     def start_of(self, step: int) -> int:
-        """The first page to read in order to decode this step: the step itself, if its page is self-contained."""
-        is_whole = len(self.pages[step]) == len(self.pages[0])
-        return step if is_whole and not any(one.is_change for one in self.pages[step].values()) else 0
+        """The first page to read in order to decode this step: the last self-contained one up to it."""
+        return next(first for first in range(step, -1, -1) if self._is_whole(self.pages[first]))
+
+    def _is_whole(self, page: PackedPage) -> bool:
+        return len(page) == len(self.pages[0]) and not any(one.is_change for one in page.values())
 
     def first(self, num_steps: int) -> Template:
         """The first `num_steps` steps, sharing memory."""
@@ -225,11 +227,19 @@ class PageReader:
 class TemplateRecorder:
     """Collects the pages of a run. `budget` is the relative error allowed for packing; zero is lossless.
 
-    `begun` is an optional template of the first steps.
+    Only every `stride`-th step is kept: the steps between are read as the one before them. `begun` is an optional
+    template of the first steps.
     """
 
-    def __init__(self, num_steps: int, known: torch.Tensor, budget: float = 0.0, begun: Template | None = None) -> None:
-        self._num_steps, self._packer = num_steps, PagePacker(budget)
+    def __init__(
+        self,
+        num_steps: int,
+        known: torch.Tensor,
+        budget: float = 0.0,
+        begun: Template | None = None,
+        stride: int = 1,
+    ) -> None:
+        self._num_steps, self._packer, self._stride = num_steps, PagePacker(budget), stride
         self._pages: list[PackedPage] = [] if begun is None else list(begun.pages)
         self._known = known if begun is None else known & begun.known.to(known.device)
         self._raw_bytes, self._error = (0, 0.0) if begun is None else (begun.raw_bytes, begun.error)
@@ -246,7 +256,7 @@ class TemplateRecorder:
 
     def add(self, page: Page) -> None:
         """Append the page of the next step."""
-        packed = self._packer.add(page)
+        packed = {} if self.num_pages % self._stride else self._packer.add(page)
         self._raw_bytes += sum(tensor.numel() * tensor.element_size() for tensor in page.values())
         self.size_bytes += sum(one.size_bytes for one in packed.values())
         self._pages.append(packed)
