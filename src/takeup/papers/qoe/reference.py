@@ -12,7 +12,7 @@ from takeup.core.arrays import Floats
 from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Source, Table
 from takeup.papers import Findings
-from takeup.papers.qoe.fixed_length import FixedLengthSolver
+from takeup.papers.qoe.fixed_length import fixed_length_stalls
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Chain, Player, QoeMetrics
 from takeup.streaming.report import Curve, cdf_series, curve_series
@@ -270,13 +270,8 @@ def fixed_lengths(expected: Numbers, tick: Tick) -> Findings:
 
 
 def _fixed_row(chain: Chain, length_s: float, start_s: float, setting: Numbers) -> tuple[float, ...]:
-    player = Player(start_s)
-    exact = FixedLengthSolver(length_s).solve(chain, player)
-    tagged = simulate_tagged(chain, player, num_videos=setting["num_videos"], seed=setting["seed"], length_s=length_s)
-    exponential = _exponential_stall_probability(chain, length_s, start_s)
-    score = tagged.z_scores(exact)["stall_probability"]
-    return length_s, start_s, exact.stall_probability.value, tagged.stall_probability.value, score, exponential
-
-
-def _exponential_stall_probability(chain: Chain, mean_s: float, start_s: float) -> float:
-    return RiccatiSolver().solution(replace(chain, end=chain.fill / mean_s)).stall_probability(start_s)
+    exact = fixed_length_stalls(chain, length_s, start_s)
+    num, seed = setting["num_videos"], setting["seed"]
+    tagged = simulate_tagged(chain, Player(start_s), num_videos=num, seed=seed, length_s=length_s).stall_probability
+    exponential = RiccatiSolver().solution(replace(chain, end=chain.fill / length_s)).stall_probability(start_s)
+    return length_s, start_s, exact, tagged.value, (tagged.value - exact) / tagged.error, exponential
