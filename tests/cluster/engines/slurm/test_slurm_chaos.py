@@ -67,20 +67,21 @@ def tidy(lab: Lab) -> None:
 
 def submit(lab: Lab) -> dict[str, str]:
     whole, half = "--gres=gpu:8", "--gres=gpu:4"
+    elsewhere = "--exclude=n[0-8],n12"  # where no other job has to be
     jobs = {
         "own hold": lab.submit("spot", "--gres=gpu:1", "--hold"),
         "partition": lab.submit("hp", whole, "--partition=small"),
         "feature": lab.submit("hp", whole, "--constraint=ib"),
         "named": lab.submit("hp", whole, "--nodelist=n6"),
         "excluded": lab.submit("hp", whole, "--exclude=n[0-11]"),
-        "exclusive": lab.submit("hp", "--gres=gpu:2", "--exclusive"),
+        "exclusive": lab.submit("hp", "--gres=gpu:2", "--exclusive", elsewhere),
         "first": lab.submit("hp", half, "--nodelist=n7", script="sleep 2"),
         "fails": lab.submit("hp", half, "--nodelist=n8", script="sleep 1; false"),
-        "array": lab.submit("hp", half, "--array=0-3%2", script="sleep 4"),
+        "array": lab.submit("hp", half, "--array=0-3%2", elsewhere, script="sleep 4"),
         "in reservation": lab.submit("hp", whole, "--reservation=course"),
     }
-    jobs["after"] = lab.submit("hp", half, f"--dependency=afterok:{jobs['first']}")
-    jobs["never"] = lab.submit("hp", half, f"--dependency=afterok:{jobs['fails']}")
+    jobs["after"] = lab.submit("hp", half, elsewhere, f"--dependency=afterok:{jobs['first']}")
+    jobs["never"] = lab.submit("hp", half, elsewhere, f"--dependency=afterok:{jobs['fails']}")
     return jobs
 
 
@@ -96,9 +97,11 @@ def day(whole_lab: Lab, shared_nursery: Nursery) -> Iterator[Day]:
         shared_nursery.start("gfs", 0.25)
         spots = fill(lab, 56)
         wait_until(lambda: len(lab.running()) == 13 * 4 + 1, "full cluster")
-        lab.call("scontrol", "requeuehold", spots[0])
-        lab.call("scontrol", "hold", spots[-1])
-        seen = Day(submit(lab) | {"foreign": foreign, "requeued": spots[0], "held": spots[-1]})
+        held = next(name for name, row in lab.jobs().items() if row.status == JobStatus.HELD)
+        requeued = next(name for name in lab.running() if name in spots)
+        lab.call("scontrol", "hold", held)
+        lab.call("scontrol", "requeuehold", requeued)
+        seen = Day(submit(lab) | {"foreign": foreign, "requeued": requeued, "held": held})
         wanted = ("partition", "feature", "named", "excluded", "exclusive", "first", "fails", "after")
 
         def all_ran() -> bool:
@@ -106,7 +109,7 @@ def day(whole_lab: Lab, shared_nursery: Nursery) -> Iterator[Day]:
             tasks = [f"{seen.jobs['array']}_{number}" in seen.ran_on for number in range(4)]
             return all(map(seen.ran, wanted)) and all(tasks)
 
-        wait_until(all_ran, "start of every job that may start", limit_s=240.0)
+        wait_until(all_ran, "start of every job that may start", limit_s=200.0)
         until_s = time.monotonic() + AFTERWARDS_S
         wait_until(lambda: seen.watch(lab) or time.monotonic() > until_s, "end of the day")
         shared_nursery.kill()

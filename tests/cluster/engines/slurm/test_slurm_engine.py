@@ -148,6 +148,16 @@ def test_a_job_may_start_when_those_it_depends_on_are_over() -> None:
     assert len(engine_of(fake).observe().waiting) == 1
 
 
+@pytest.mark.parametrize(("state", "num_waiting"), [("COMPLETED", 1), ("FAILED", 0), ("CANCELLED", 0)])
+def test_a_job_whose_dependency_failed_is_left_alone(state: str, num_waiting: int) -> None:
+    fake = FakeSlurm()
+    first = fake.run("hp", 2, "n0")
+    fake.submit("hp", 8, dependency=f"afterok:{first}(unfulfilled)")
+    fake.jobs[first]["job_state"] = state
+
+    assert len(engine_of(fake).observe().waiting) == num_waiting
+
+
 def test_a_gang_of_small_workers_gets_different_nodes() -> None:
     fake = FakeSlurm()
     fake.submit("spot", 2, num_nodes=3)

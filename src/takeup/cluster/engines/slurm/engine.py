@@ -173,10 +173,11 @@ class SlurmEngine:
         return {node.name: node for node in found if node is not None}
 
     def _rows(self) -> list[JobRow]:
-        rows = [job for row in self._slurm.jobs() for job in read_job(row)]
-        rows = [row for row in rows if row.status != JobStatus.OVER]
+        every = [job for row in self._slurm.jobs() for job in read_job(row)]
+        failed = {row.id for row in every if row.has_failed}
+        rows = [row for row in every if row.status != JobStatus.OVER]
         present = {NEVER, *(row.id.partition("_")[0] for row in rows)}
-        rows = [_with_unmet(row, present) if row.depends_on else row for row in rows]
+        rows = [_with_unmet(row, present, failed) if row.depends_on else row for row in rows]
         # Slurm resets the submit time of a requeued job.
         known = self._first_submit_s
         self._first_submit_s = {row.id: known.get(row.id, row.submit_s) for row in rows}
@@ -359,8 +360,10 @@ class SlurmEngine:
             self._limits[pool] = limit
 
 
-def _with_unmet(row: JobRow, present: set[str]) -> JobRow:
-    """Slurm does not look at what a held job depends on, so we do: only those count that are not over."""
+def _with_unmet(row: JobRow, present: set[str], failed: set[str]) -> JobRow:
+    """Slurm does not look at what a held job depends on, so we do: what is over counts only if it had to succeed."""
+    if failed.intersection(row.needs):
+        return replace(row, depends_on=(NEVER,))
     return replace(row, depends_on=tuple(name for name in row.depends_on if name in present))
 
 

@@ -104,6 +104,7 @@ EXPLAINS = "why it runs:"  # how an AdminComment of ours begins, from the start 
 NEVER = "never"  # what a job depends on that cannot happen any more
 MOST_TASKS = 1000  # of one array, waiting at a time
 GPUS = re.compile(r"(?:gres[:/])?gpu(?::(?P<model>[^:,=()\d][^:,=()]*))?(?:[:=](?P<count>\d{1,9}))?(?:\(.*\))?")
+NEEDED = re.compile(r"afterok:(\d+)")
 DEPENDENCY = re.compile(r"[:?,](\d+)[^,?()]*\((unfulfilled|failed)\)")
 MOST_HOSTS, MOST_BRACKETS = 10_000, 4  # names in a list, and brackets in a name
 RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?::([0-9]{1,9}))?")
@@ -157,6 +158,8 @@ class JobRow:
     reservation: str = ""
     array_limit: int = 0
     is_held_by_admin: bool = False
+    needs: tuple[str, ...] = ()  # jobs that must have succeeded
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,8 @@ def read_job(row: Row) -> Iterator[JobRow]:
             reservation=str(row.get("resv_name") or ""),
             array_limit=int(_number(row.get("array_max_tasks"))),
             is_held_by_admin=row.get("state_reason") == "JobHeldAdmin",
+            needs=tuple(NEEDED.findall(str(row.get("dependency") or ""))),
+            has_failed=status == JobStatus.OVER and "COMPLETED" not in _words(row.get("job_state")),
         )
 
 
