@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.task_tables import write_tasks
 from takeup.caching.model import Workload
-from takeup.caching.traces.job_graph import WorkloadBuilder, read_tasks, write_tasks
+from takeup.caching.traces.job_graph import WorkloadBuilder, read_tasks
 from takeup.core.trace import write_table
-from takeup.errors import BadInput, BadTrace
+from takeup.errors import BadTrace
 
 FULL = """task,job,stage,after,worker,compute_s,inputs,outputs,output_bytes,output_workers
 ,,,,2,,,source other,100 50,
@@ -130,13 +131,6 @@ def test_what_is_written_comes_back(workload: Workload, suffix: str) -> None:
         again = read_tasks(path)
 
     assert renumbered(again) == renumbered(workload)
-
-
-def test_a_workload_without_tasks_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"'empty' has no task"):
-        write_tasks(tmp_path / "trace.csv", WorkloadBuilder("empty").build())
-
-    assert not list(tmp_path.iterdir())
 
 
 # Mistakes -------------------------------------------------------------------------------------------------------------

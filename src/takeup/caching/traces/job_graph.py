@@ -13,7 +13,7 @@ import numpy as np
 from takeup.caching.model import Workload
 from takeup.core.arrays import Ints
 from takeup.core.limits import MOST_COUNT, MOST_SIZE_BYTES
-from takeup.core.trace import TraceColumn, read_table, write_table
+from takeup.core.trace import TraceColumn, read_table
 from takeup.errors import BadInput, BadTrace
 
 # Build a workload: declare blocks, stages and tasks, then `build` -----------------------------------------------------
@@ -355,22 +355,6 @@ def read_tasks(path: Path | str) -> Workload:
         raise BadTrace(path, str(error)) from error
 
 
-def write_tasks(path: Path | str, workload: Workload) -> None:
-    """Write a workload as a task table. Its blocks are named by their numbers, stages without tasks are left out."""
-    if not workload.num_tasks:
-        raise BadInput(f"workload {workload.name!r} has no task to write to {path}; add one")
-    rows = [*_source_rows(workload), *_task_rows(workload)]
-    columns = zip(*rows, strict=True)
-    kinds = {"int": np.int64, "float": np.float64, "text": object}
-    write_table(
-        path,
-        {column.name: np.array(cells, kinds[column.kind]) for column, cells in zip(_COLUMNS, columns, strict=True)},
-    )
-
-
-# Reading --------------------------------------------------------------------------------------------------------------
-
-
 def _add_blocks(builder: WorkloadBuilder, path: Path, rows: list[_TaskRow]) -> None:
     written: set[str] = set()
     for number, row in enumerate(rows):
@@ -427,45 +411,3 @@ def _add_stages(builder: WorkloadBuilder, path: Path, rows: list[_TaskRow]) -> d
             raise BadTrace(path, f"{problem}; number stages in the order in which they run", column="after")
         stages[stage] = builder.stage(stages.get(after[stage], _NONE))
     return stages
-
-
-# Writing --------------------------------------------------------------------------------------------------------------
-
-
-def _source_rows(workload: Workload) -> Iterator[_TaskRow]:
-    for block in np.flatnonzero(workload.block_producer == _NONE).tolist():
-        size_bytes, worker = int(workload.block_bytes[block]), int(workload.block_worker[block])
-        yield _TaskRow("", 0, _NONE, _NONE, worker, 0.0, "", f"b{block}", str(size_bytes), "")
-
-
-def _task_rows(workload: Workload) -> Iterator[_TaskRow]:
-    after = _after_with_tasks(workload)
-    for task in workload.tasks():
-        outputs = list(task.outputs)
-        workers = workload.block_worker[outputs].tolist()
-        yield _TaskRow(
-            task=f"t{task.index}",
-            job=task.job,
-            stage=task.stage,
-            after=after[task.stage],
-            worker=task.worker,
-            compute_s=task.compute_s,
-            inputs=_words(f"b{block}" for block in task.inputs),
-            outputs=_words(f"b{block}" for block in outputs),
-            output_bytes=_words(map(str, workload.block_bytes[outputs].tolist())),
-            output_workers="" if all(worker == task.worker for worker in workers) else _words(map(str, workers)),
-        )
-
-
-def _after_with_tasks(workload: Workload) -> list[int]:
-    """For every stage the nearest one before it that has a task."""
-    has_task = np.zeros(len(workload.stage_after), np.bool_)
-    has_task[workload.task_stage] = True
-    nearest: list[int] = []
-    for after in workload.stage_after.tolist():
-        nearest.append(after if after == _NONE or has_task[after] else nearest[after])
-    return nearest
-
-
-def _words(words: Iterator[str]) -> str:
-    return " ".join(words)

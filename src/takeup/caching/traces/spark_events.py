@@ -206,10 +206,8 @@ class SparkStage:
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """The first successful run of one partition of a stage. Task numbers grow with launch time.
-
-    `run_s` is CPU time where the JVM does the work, which waiting for a core does not prolong; else the time it took.
-    """
+    """The first successful run of one partition of a stage. Task numbers grow with launch time. Its seconds are CPU
+    time where the JVM does the work, because waiting for a core does not prolong that."""
 
     task: int
     stage: int

@@ -218,8 +218,8 @@ def test_an_unknown_policy_or_option_is_named(client: Any) -> None:
         install(client, "lrcc")
     with pytest.raises(UnknownName, match="policy for Dask 's3fifo'"):
         install(client, "s3fifo")
-    with pytest.raises(UnknownName, match="did you mean 'tiny_share'"):
-        install(client, tiny_shares=0.1)
+    with pytest.raises(UnknownName, match="did you mean 'clean_copies'"):
+        install(client, clean_copy=True)
 
 
 # Workers that come and go ---------------------------------------------------------------------------------------------

@@ -332,10 +332,10 @@ def test_of_values_of_the_same_graph_clean_ones_leave_first_then_the_one_used_la
 
 
 def test_small_values_count_as_tiny_only_below_their_share() -> None:
-    guide = guide_of("next", tiny_share=0.01)
-    store(guide, "small", size_bytes=MB - 1)
+    guide = guide_of("next")
+    store(guide, "small", size_bytes=MB // 10 - 1)
     hear(guide, ("t", 9.0, 0.0, ("small",)), ("u", 1.0, 0.0, ("large",)))
-    store(guide, "large", size_bytes=MB)
+    store(guide, "large", size_bytes=MB // 10)
 
     assert guide.order.victim() == "large"
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.caching.engines.dask.victim_order import VictimOrder
+from takeup.caching.engines.dask.victim_order import StockReplay, VictimOrder
 
 KEYS = st.integers(0, 5)
 STEPS = st.lists(
@@ -164,3 +164,27 @@ def test_a_long_backlog_is_worked_off_before_a_victim_is_needed() -> None:
 
     assert len(order._changed) == 10_000
     assert order.victim() == 0
+
+
+# What stock would have done -------------------------------------------------------------------------------------------
+
+
+def test_the_replay_of_stock_writes_the_least_recent_value_at_every_eviction() -> None:
+    stock = StockReplay(2.0)
+    for key in "ababcab":
+        stock.use(key, 1.0)
+
+    # c pushes a out, a pushes b, b pushes c
+    assert (stock.read_bytes, stock.written_bytes) == (2.0, 3.0)
+
+
+def test_the_replay_of_stock_spills_when_the_process_does_and_forgets_what_is_deleted() -> None:
+    stock = StockReplay(3.0)
+    for key in "abc":
+        stock.use(key, 1.0)
+    stock.shrink_to(1.0)
+    stock.forget("a")
+    for key in "ab":
+        stock.use(key, 1.0)
+
+    assert (stock.read_bytes, stock.written_bytes) == (1.0, 2.0)

@@ -41,4 +41,6 @@ def test_the_programs_of_the_guide_run(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "332833500 998001" in ran.stdout
     assert "dag+admission: 100% hits, 100% effective" in ran.stdout
+    stock, ours = (int(re.findall(rf"{name}: (\d+) values made", ran.stdout)[0]) for name in ("stock", "dag"))
+    assert 2_240 <= ours < 0.8 * stock
     assert len(json.loads((tmp_path / "nightly.profile").read_text())["jobs"]) == 1

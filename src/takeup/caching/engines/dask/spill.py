@@ -12,7 +12,6 @@ full disk met while a value is *read* no longer fails the task that reads it.
 """
 
 import logging
-import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +44,9 @@ class CleanCopy:
 class CleanCopies:
     """The hidden files of one worker, oldest first."""
 
-    def __init__(self, slow: Slow, most_bytes: float) -> None:
+    def __init__(self, slow: Slow, are_kept: bool) -> None:
         self.slow = slow
-        self.most_bytes = most_bytes
+        self.are_kept = are_kept
         self.total_bytes = 0
         self._copies: dict[Key, CleanCopy] = {}
 
@@ -65,7 +64,6 @@ class CleanCopies:
         file_name = self.slow.d.filenames.pop(key)  # type: ignore[attr-defined]
         self._copies[key] = CleanCopy(file_name, size, id(value))
         self.total_bytes += size.disk
-        self.shrink_to(self.most_bytes)
 
     def show(self, key: Key, value: object) -> int:
         """The value is evicted: show its file to the buffer again. Returns the bytes not written, 0 without a copy."""
@@ -193,10 +191,13 @@ class GuidedMemory(zict.LRU[Any, Any]):
     def evict(self, key: Any | NoDefault = nodefault) -> tuple[Any, Any, float] | tuple[None, None, float]:
         self.hooks.wake(self)
         guide, tell = self.hooks.guide, self.hooks.tell
-        if key is nodefault:
+        by_process_memory = key is nodefault
+        if by_process_memory:
             key = next(iter(self.heavy), None)
             key = tell(guide.order.any_victim) if key is None else key
         left = super().evict(nodefault if key is None else key)
+        if by_process_memory and left[0] is not None:
+            tell(guide.stock.shrink_to, guide.stock.held_bytes - left[2])
         if left[0] is not None and tell(guide.evicted, left[0]):
             tell(self.hooks.report, left[0], True)
         return left
@@ -251,7 +252,7 @@ class GuidedSlow(Slow):
 
     def __delitem__(self, key: Any) -> None:
         memory, hooks = self.memory, self.memory.hooks
-        if key in memory.d and key not in memory._cancel_evict and self.copies.most_bytes > 0:  # it was just read back
+        if key in memory.d and key not in memory._cancel_evict and self.copies.are_kept:  # it was just read back
             self.copies.hide(key, memory.d[key])
             self._make_room(0)
         else:
@@ -289,8 +290,7 @@ def guide_buffer(
     """Let the guide decide what is spilled. The caller must have checked `why_not`."""
     memory: Any = data.fast
     slow: Any = data._slow_uncached
-    most_bytes = math.inf if guide.options.copies_bytes is None else guide.options.copies_bytes
-    copies = CleanCopies(slow, most_bytes if guide.options.clean_copies else 0)
+    copies = CleanCopies(slow, guide.options.clean_copies)
     hooks = SpillHooks(guide, copies, report, release, woke)
     memory.hooks, memory.__class__ = hooks, GuidedMemory
     slow.memory, slow.copies, slow.__class__ = memory, copies, GuidedSlow

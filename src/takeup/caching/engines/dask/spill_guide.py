@@ -25,7 +25,16 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol, cast
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.engines.dask.victim_order import ORDINARY, STUCK, TINY, UNKNOWN, Order, PendingFrees, VictimOrder
+from takeup.caching.engines.dask.victim_order import (
+    ORDINARY,
+    STUCK,
+    TINY,
+    UNKNOWN,
+    Order,
+    PendingFrees,
+    StockReplay,
+    VictimOrder,
+)
 from takeup.caching.groups import GroupTable
 
 # What the plug-in did, on one worker or on all of them together -------------------------------------------------------
@@ -50,12 +59,22 @@ class DaskCounts:
     saved_bytes: int = 0
     """Bytes that clean evictions did not write."""
     read_bytes: int = 0
+    stock_written_bytes: int = 0
+    """What Dask's own rule, replayed on names and sizes, would have written."""
+    stock_read_bytes: int = 0
     copies_bytes: int = 0
     """Bytes on disk now that are copies of values in memory."""
     num_open_consumers: int = 0
     """Announced tasks that are not computed yet, summed over the workers that know them."""
     num_pinned: int = 0
     """Values that running tasks hold now."""
+
+    @property
+    def saved(self) -> str:
+        """In a sentence, what the policy was worth."""
+        stock = f"{self.stock_read_bytes / 1e6:,.0f} MB and {self.stock_written_bytes / 1e6:,.0f} MB"
+        ours = f"{self.read_bytes / 1e6:,.0f} MB read and {self.written_bytes / 1e6:,.0f} MB written"
+        return f"{ours}; Dask's own rule, replayed on names and sizes: {stock}"
 
     @classmethod
     def total(cls, parts: Iterable[DaskCounts]) -> DaskCounts:
@@ -75,6 +94,7 @@ HORIZON_SHARE = 0.1  # of the target: files of equal size cost the same, so the 
 FIRST_HORIZON_STEPS = 1.6  # until then
 BLOCKED_STEPS = 32  # steps per worker by which a consumer that cannot run yet is moved back
 PENDING_FREE_SHARE = 0.2  # of the target: bound on values that are about to be freed and are not spilled
+TINY_SHARE = 0.001  # of the target: values below it are evicted after all others
 HAS_READERS = (0.0, 0.0, 0.0)
 
 
@@ -89,16 +109,9 @@ class BlockRanking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SpillOptions:
-    """How a worker treats what it spills.
-
-    `clean_copies`: keep the file of a value that was read back, so that evicting it again writes nothing.
-    `copies_bytes`: at most this much of them, within what `max-spill` allows. `tiny_share`: values below
-    this share of the target are evicted after all others.
-    """
+    """`clean_copies`: keep the file of a value that was read back, so that evicting it again writes nothing."""
 
     clean_copies: bool = True
-    copies_bytes: int | None = None
-    tiny_share: float = 0.001
 
 
 @dataclass(slots=True)
@@ -122,6 +135,7 @@ class SpillGuide:
         self.table = GroupTable()
         self.order = VictimOrder(self._order)
         self.pending_frees = PendingFrees(PENDING_FREE_SHARE * target_bytes)
+        self.stock = StockReplay(target_bytes)
         self.follows_peers = spec.base == "lerc"
         self._target_bytes = target_bytes
         self._ranks = cast(BlockRanking, spec.make(self.table, FIRST_HORIZON_STEPS))
@@ -245,6 +259,7 @@ class SpillGuide:
         else:
             self.counts.num_misses += 1
             self._note_fetch(key)
+        self.stock.use(key, size_bytes)
         self.table.describe(key, max(1, int(size_bytes)), size_bytes + FILE_BYTES)
         self._use(value)
         self.order.add(key)
@@ -254,6 +269,7 @@ class SpillGuide:
         """The value was found in memory."""
         self.counts.num_hits += 1
         self._use(self._values[key])
+        self.stock.use(key, self._values[key].size_bytes)
         self._note_fetch(key)
         self.order.touch(key)
         if not self.table.rc(key):
@@ -271,6 +287,7 @@ class SpillGuide:
         """The value was deleted from this worker."""
         self.order.discard(key)
         self.pending_frees.discard(key)
+        self.stock.forget(key)
         self._values.pop(key, None)
         self._fetched_by.pop(key, None)
         self._forget_if_unused(key)
@@ -291,7 +308,13 @@ class SpillGuide:
 
     def now(self) -> DaskCounts:
         """The counters so far, with the current numbers of open consumers and pinned keys."""
-        return replace(self.counts, num_open_consumers=len(self._groups_of), num_pinned=self.order.num_pinned)
+        return replace(
+            self.counts,
+            num_open_consumers=len(self._groups_of),
+            num_pinned=self.order.num_pinned,
+            stock_written_bytes=int(self.stock.written_bytes),
+            stock_read_bytes=int(self.stock.read_bytes),
+        )
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -307,7 +330,7 @@ class SpillGuide:
             return STUCK
         if value.is_unannounced:
             return UNKNOWN
-        is_tiny = self._uses_table and value.size_bytes < self.options.tiny_share * self._target_bytes
+        is_tiny = self._uses_table and value.size_bytes < TINY_SHARE * self._target_bytes
         return TINY if is_tiny else ORDINARY
 
     def _expect_readers(self, key: Hashable, value: WorkerValue) -> None:

@@ -13,7 +13,7 @@ whose readers are not announced yet; values that could not be written.
 """
 
 import heapq
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 
 # Values that are about to be freed: their last reader has run here, and the scheduler's message is in flight ----------
@@ -58,6 +58,40 @@ class PendingFrees:
         for key in kept:
             self.discard(key)
         return kept
+
+
+# What stock would have done: its rule replayed on the names and sizes of one worker's values ----------------------
+
+
+class StockReplay:
+    """Dask's own spilling: the least recently used value is written, and its file removed when it is read back."""
+
+    def __init__(self, most_bytes: float) -> None:
+        self.most_bytes = most_bytes
+        self.read_bytes = self.written_bytes = self.held_bytes = 0.0
+        self._held: OrderedDict[Hashable, float] = OrderedDict()
+        self._on_disk: set[Hashable] = set()
+
+    def use(self, key: Hashable, size_bytes: float) -> None:
+        """The value was made or read."""
+        if key in self._on_disk:
+            self._on_disk.discard(key)
+            self.read_bytes += size_bytes
+        self.held_bytes += size_bytes - self._held.pop(key, 0.0)
+        self._held[key] = size_bytes
+        self.shrink_to(self.most_bytes)
+
+    def shrink_to(self, most_bytes: float) -> None:
+        while self.held_bytes > most_bytes and self._held:
+            key, size_bytes = self._held.popitem(last=False)
+            self._on_disk.add(key)
+            self.held_bytes -= size_bytes
+            self.written_bytes += size_bytes
+
+    def forget(self, key: Hashable) -> None:
+        """The value was deleted."""
+        self.held_bytes -= self._held.pop(key, 0.0)
+        self._on_disk.discard(key)
 
 
 ORDINARY, TINY, UNKNOWN, STUCK = range(4)
