@@ -3,9 +3,8 @@
 `detectors` compares ours with the published rules and with ADWIN, Page-Hinkley, PELT and BEAST on the same drawn jobs,
 each with its defaults and with what suits the development set best (see peers/change_points.py for what to install).
 `escalation` compares plans for remedies, `solver` times the sharing of micro-batches, `topology` moves reductions off
-slow links. Parts on real processes are in stragglers_real.py (iterations, overhead), stragglers_shim.py (shim),
-stragglers_named.py (locate), stragglers_helped.py (recovery, schedule) and stragglers_restart.py (restart);
-`recorded --from FOLDER` is of jobs that were recorded by stragglers_record.py. Without --part: detectors, plans,
+slow links. Other parts are in modules named in ELSEWHERE; `recorded --from FOLDER` is of jobs that were recorded by
+stragglers_record.py. Without --part: detectors, plans,
 and what came back on real processes (recovery; as root, schedule), in some ten minutes. Exit code 1 if a bar is missed.
 """
 
@@ -320,22 +319,26 @@ PARTS: dict[str, Callable[[Tick, Namespace], Part]] = {
     "solver": solver,
     "topology": topology,
 }
-REAL = {  # where the parts on real processes are
-    "iterations": "stragglers_real",
-    "overhead": "stragglers_real",
+ELSEWHERE = {  # parts of other modules in this folder
+    "noise": "stragglers_noise",
+    "situations": "stragglers_situations",
+    "iterations": "stragglers_processes",
+    "overhead": "stragglers_processes",
     "shim": "stragglers_shim",
-    "locate": "stragglers_named",
+    "locate": "stragglers_locate",
     "recorded": "stragglers_record",
-    "recovery": "stragglers_helped",
-    "schedule": "stragglers_helped",
+    "recovery": "stragglers_remedies",
+    "schedule": "stragglers_remedies",
     "restart": "stragglers_restart",
 }
 HELPED = ("recovery", "schedule") if os.geteuid() == 0 else ("recovery",)  # cables need root
 
 
 def part_of(name: str) -> Callable[[Tick, Namespace], Part]:
-    """A part of ours, or of a module that runs real processes."""
-    found: Callable[[Tick, Namespace], Part] = PARTS.get(name) or getattr(import_module(REAL[name]), name)
+    """A part of ours, or of another module."""
+    found: Callable[[Tick, Namespace], Part] = PARTS.get(name) or getattr(
+        import_module(f"benchmarks.training.{ELSEWHERE[name]}"), name
+    )
     return found
 
 
@@ -359,7 +362,7 @@ def benchmark(names: Sequence[str], options: Namespace) -> Report:
 def main() -> int:
     """Run, print, and say whether all bars hold."""
     parser = options_of(__doc__)
-    known = (*PARTS, *REAL)
+    known = (*PARTS, *ELSEWHERE)
     parser.add_argument(
         "--part", default=",".join((*PARTS, *HELPED)), help=f"of {', '.join(known)}, separated by commas"
     )

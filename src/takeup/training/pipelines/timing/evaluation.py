@@ -9,8 +9,9 @@ from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
 from takeup.training.pipelines.profile import Profile
 from takeup.training.pipelines.schedule import PipelinePlan, Schedule, Timeline
+from takeup.training.pipelines.timing.exchange import improve_order
 from takeup.training.pipelines.timing.replay import DEADLOCK, NEVER, NO_WIRE, PipelineArrays, replay, replay_in_turn
-from takeup.training.pipelines.timing.search import OrderLimits, make_order, search, smallest_caps
+from takeup.training.pipelines.timing.search import GOOD_ENOUGH, OrderLimits, make_order, search, smallest_caps
 
 # Convert a profile to the arrays of the kernels: nanoseconds, wires between ranks, and the stages of every rank -------
 
@@ -88,7 +89,8 @@ def _nanoseconds(seconds: Floats) -> Ints:
 # work     a rank cannot start before the first activation reaches it, and then has all its work to do
 # return   after a stage sends the last gradient, it still has to travel to the first stage
 # link     all messages must pass, after the first activation arrives and before the last message's remaining path
-# memory   until the first gradient is back, a stage can only fill its memory with forwards
+# memory   until the first gradient is back, a stage can only fill its memory with forwards, and so again for each of
+#          the groups of micro-batches that fit into memory
 
 
 def least_iteration_s(profile: Profile) -> float:
@@ -148,9 +150,15 @@ class _CriticalPaths:
         """For every stage: the first gradient, then all work that did not fit into memory before it."""
         course = self.course
         caps, count = np.array(profile.live_limits()), profile.num_microbatches
-        late_forwards = (count - caps) * self.forward
-        backwards = np.minimum(course.lasts[3], course.lasts[1] + course.lasts[2]).sum(axis=1)
-        return int((self.back + late_forwards + backwards + course.tail).max())
+        backwards = np.minimum(course.lasts[3], course.lasts[1] + course.lasts[2])
+        first = self.back + (count - caps) * self.forward + backwards.sum(axis=1) + course.tail
+        # Memory of a micro-batch is free again after its way to the last stage and back, for the next but `caps`.
+        backward, there_and_back = backwards.min(axis=1), self.back - self.head
+        cycle = np.maximum(there_and_back, caps * self.forward) + backward
+        begun, left = self.head + (count - 1) // caps * cycle, count - (count - 1) // caps * caps
+        work = begun + left * (self.forward + backward) + course.tail
+        home = begun + np.maximum(left * self.forward, there_and_back) + left * self.backward + self.home
+        return int(max(first.max(), work.max(), home.max()))
 
 
 def _sums(steps: Ints) -> Ints:
@@ -161,6 +169,7 @@ def _sums(steps: Ints) -> Ints:
 # Run a schedule on a profile, or generate one greedily: both give times to the nanosecond -----------------------------
 
 FEW_ORDERS = 60
+MOST_EXCHANGES, FEW_EXCHANGES, EXCHANGED_OPERATIONS = 1000, 40, 120_000  # a few milliseconds
 MANY_OPERATIONS = 6_000_000  # keeps planning of the largest pipelines below a second
 
 
@@ -231,6 +240,11 @@ def search_schedule(
     if lean:
         best, more = smallest_caps(course, limits, best, codes)  # less memory may even be faster
         evaluations += more
+    most = min(MOST_EXCHANGES, EXCHANGED_OPERATIONS // codes.size)
+    if most >= FEW_EXCHANGES and _is_bound_by_memory(profile) and best > bound + bound // GOOD_ENOUGH:
+        limits = limits._replace(caps=np.array(profile.live_limits()))
+        best, more = improve_order(course, limits.caps, bound, most, codes)
+        evaluations += more
     schedule = _schedule_of(profile, codes)
     return SearchedSchedule(
         schedule,
@@ -240,6 +254,12 @@ def search_schedule(
         bound / SECOND,
         evaluations,
     )
+
+
+def _is_bound_by_memory(profile: Profile) -> bool:
+    """Whether exchanges of operations are tried: memory limits a rank, each has one stage, each way its own wire."""
+    is_limited = min(profile.live_limits()) < profile.num_microbatches
+    return is_limited and profile.one_stage_per_rank and not any(link.half_duplex for link in profile.links)
 
 
 def _deadlock_error(limits: OrderLimits) -> BadInput:

@@ -166,8 +166,8 @@ NUM_FOR_NOISE = 160
 MOST_NEEDED = 10
 RETURNED = 0.25  # distance from the former level, relative to the step, that counts as a return
 SMALLEST_NOISE = 0.005  # of the logarithm; a floor below any real noise
-LEAST_FOR_STAY = 32  # points of a segment before its autocorrelation is estimated
-LEAST_STAY, MOST_STAY = 0.3, 0.9
+LEAST_FOR_STAY = 32  # points before their autocorrelation is estimated
+LEAST_STAY, MOST_STAY = 0.4, 0.9
 
 
 class DetectionRule(NamedTuple):
@@ -249,8 +249,8 @@ def _settle(rule: DetectionRule, memory: DetectorState) -> None:
         memory.level[0] = _median(memory, since)
     if since <= rule.num_settling or since % 16 == 0:
         memory.noise[0] = _noise(memory, min(memory.num_seen[0], NUM_FOR_NOISE))
-    if since >= LEAST_FOR_STAY and since % 16 == 0:
-        memory.stay[0] = _stay(memory, min(since, NUM_FOR_NOISE))
+    if since % 16 == 0 and memory.num_seen[0] >= LEAST_FOR_STAY:
+        memory.stay[0] = _stay(memory, min(memory.num_seen[0], NUM_RECENT))
 
 
 @inner
@@ -271,28 +271,34 @@ def _middle(values: Floats) -> float:
 @inner
 def _noise(memory: DetectorState, number: int) -> float:
     """Standard deviation of single points, from the median of their differences: level changes do not count."""
-    if number < 3:
-        return 0.05
-    for each in range(number - 1):
-        last = memory.num_seen[0] - 1 - each
-        memory.scratch[each] = abs(memory.recent[last % NUM_RECENT] - memory.recent[(last - 1) % NUM_RECENT])
-    return max(SMALLEST_NOISE, 1.048 * _middle(memory.scratch[: number - 1]))
+    return 0.05 if number < 3 else max(SMALLEST_NOISE, 1.048 * _difference(memory, number, 1))
 
 
 @inner
 def _stay(memory: DetectorState, number: int) -> float:
-    """Autocorrelation of the points of this segment around its level; single outliers count little."""
-    most = 4.0 * memory.noise[0]
-    products = squares = 0.0
-    later = 0.0
-    for each in range(number):
-        off = memory.recent[(memory.num_seen[0] - 1 - each) % NUM_RECENT] - memory.level[0]
-        off = min(max(off, -most), most)
-        squares += off * off
-        products += off * later
-        later = off
-    stay = products / max(squares, 1e-12)
-    return min(stay, MOST_STAY) if stay > LEAST_STAY else 0.0
+    """Autocorrelation of an autoregressive process with such differences over one and over four points.
+
+    Their variances are as 1 to (1 + stay) (1 + stay ** 2). Levels, drops and creep do not count.
+    """
+    near, far = _difference(memory, number, 1), _difference(memory, number, 4)
+    ratio = (far / max(near, SMALLEST_NOISE)) ** 2
+    low, high = 0.0, MOST_STAY
+    for _ in range(12):
+        stay = 0.5 * (low + high)
+        if (1.0 + stay) * (1.0 + stay * stay) < ratio:
+            low = stay
+        else:
+            high = stay
+    return low if low > LEAST_STAY else 0.0
+
+
+@inner
+def _difference(memory: DetectorState, number: int, lag: int) -> float:
+    """Median absolute difference of points that are `lag` apart, among the last `number`."""
+    for each in range(number - lag):
+        last = memory.num_seen[0] - 1 - each
+        memory.scratch[each] = abs(memory.recent[last % NUM_RECENT] - memory.recent[(last - lag) % NUM_RECENT])
+    return _middle(memory.scratch[: number - lag])
 
 
 @inner
@@ -305,10 +311,10 @@ def _error(stay: float, noise: float, number: int, num_before: int) -> tuple[flo
         return 1.25 * noise * math.sqrt(1.0 / number + 1.0 / num_before), 0.0
     step = noise * math.sqrt(1.0 + stay)  # standard deviation of what is new in a point
     total = remains = 0.0
-    for each in range(number):
+    for _ in range(number):
         remains = stay * (remains + 1.0)  # stay + ... + stay ** (each + 1)
         total += (remains / stay) ** 2
-    return 1.1 * step * math.sqrt(total) / number, remains / number
+    return 1.15 * step * math.sqrt(total) / number, remains / number
 
 
 @inner
@@ -318,6 +324,7 @@ def _test_for_change(
     length = _sure_length(rule, runs)
     since = memory.num_seen[0] - memory.began[0]
     needed = max(rule.least_points, min(int(rule.points_by_noise * memory.noise[0]), MOST_NEEDED))
+    needed = MOST_NEEDED if memory.stay[0] > 0.0 else needed
     if needed <= length < min(since, NUM_RECENT) and _is_off(rule, memory, length):
         _declare(memory, length, found)
         return
@@ -377,8 +384,9 @@ def _cusum(rule: DetectionRule, memory: DetectorState, value: float, found: Chan
     """CUSUM in both directions; a single point counts at most three times the noise or the drift."""
     most = 3.0 * max(memory.noise[0], rule.creep_drift)
     off = min(max(value - memory.level[0], -most), most)
-    memory.up[0] = max(0.0, memory.up[0] + off - rule.creep_drift)
-    memory.down[0] = max(0.0, memory.down[0] - off - rule.creep_drift)
+    drift = rule.creep_drift * (1.0 + memory.stay[0])
+    memory.up[0] = max(0.0, memory.up[0] + off - drift)
+    memory.down[0] = max(0.0, memory.down[0] - off - drift)
     if max(memory.up[0], memory.down[0]) > rule.creep_limit:
         length = min(16, memory.num_seen[0] - memory.began[0] - 1)
         if _is_off(rule, memory, length):

@@ -8,10 +8,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
-from types import SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -254,6 +255,7 @@ def install(folder: Path) -> CallHook:
     hook = CallHook(folder)
     _HOOKS.append(hook)
     ends = CudaCallEnds(hook) if torch.cuda.is_available() else None
+    _hide_from_compiler(CallHook, CallEndThreads, CudaCallEnds)
     if ends is not None:
         _UNDO.append(ends.watch_batches(dist.ProcessGroup))
     _record_operators(hook, ends)
@@ -334,6 +336,18 @@ def _record_operators(hook: CallHook, ends: CudaCallEnds | None) -> None:
             at = replace(watched, is_async=_place(name, "async_op"))
             kernel = _kernel(hook, name, at) if ends is None else _cuda_kernel(hook, ends, name, at)
             library.impl(name, kernel, with_keyset=True)
+
+
+def _hide_from_compiler(*classes: type) -> None:
+    """Keep torch.compile from tracing what records calls: it would, where these are made under a compiled function."""
+    codes = [each.__code__ for kind in classes for each in vars(kind).values() if isinstance(each, FunctionType)]
+    makers = _kernel, _cuda_kernel, _waiting
+    codes += [each for maker in makers for each in maker.__code__.co_consts if isinstance(each, CodeType)]
+    frames: Any = torch._C._dynamo.eval_frame
+    with suppress(AttributeError):  # another version of PyTorch
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        for code in codes:
+            frames.set_code_exec_strategy(code, skip)
 
 
 def _operator(name: str) -> Any:

@@ -41,6 +41,7 @@ class HeaderWord:
     IS_ADAPTIVE = 6  # the job has a pipeline that adapts its schedule by itself
     IS_OVER = 7  # this rank has ended its job cleanly
     NUM_CAPTURED = 8  # calls captured into CUDA graphs, whose replays are not seen
+    IS_OFF = 9  # the shim records nothing while this is not 0
     # Requests of the controller: stop before call number STOP_COUNT of this kind, unless the lease has expired.
     LEASE_UNTIL_NS = 16
     STOP_OPERATION = 17
