@@ -196,7 +196,7 @@ def _half(number: int) -> float:
 JOBS: dict[str, tuple[Callable[[Any, int], float], int]] = {  # and their data in MB
     "k-means": (k_means, DATA_MB),
     "climate": (climate, DATA_MB * 2 // 3),
-    "orders": (orders, DATA_MB),
+    "orders": (orders, DATA_MB // 2),
     "decomposed": (decomposed, DATA_MB),
     "nested": (nested, DATA_MB),
     "lines": (lines, DATA_MB // 2),
