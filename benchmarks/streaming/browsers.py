@@ -2,8 +2,8 @@
 
 Logs are scaled to 0.95 times the bitrate of a clip. Each is the rate of a link over which dash.js, Shaka and hls.js in
 turn play the clip in Chromium, with start thresholds from 1 to 20 s and buffer goals from 10 to 50 s, from the moment
-of the log at which the replay has about eight seconds of stalls. The time in stalls is what the video took longer than
-it is, also in pauses that are too short to count as a stall.
+of the log at which the replay has about eight seconds of stalls; the link never has less than 40 kbit/s. The time in
+stalls is what the video took longer than it is, also in pauses that are too short to count as a stall.
 `scripts/browser-lab` fetches what this needs. With `--cmcd FILE` the requests of the first dash.js run are kept.
 """
 
@@ -39,6 +39,7 @@ SETTINGS = (  # start, goal
     (3.0, 10.0),
     (10.0, 25.0),
 )
+LEAST_SHARE = 0.1  # of the bitrate: Shaka gives up a request that gets less than 30 kbit/s for some seconds
 LIMIT_S, LEAST_S, BAR = 400.0, 2.0, 0.1
 
 
@@ -49,7 +50,7 @@ def runs(
     for number, path in enumerate(sample_of_logs(folder, num_logs)):
         name, (start_s, goal_s) = list(PLAYERS)[number % 3], SETTINGS[number % len(SETTINGS)]
         rates = np.concatenate(read_log(path).per_second())
-        rates = np.maximum(rates / rates.mean() * SPEED, 0.02) * BITRATE_BPS  # a link that stands still ends a request
+        rates = np.maximum(rates / rates.mean() * SPEED, LEAST_SHARE) * BITRATE_BPS
         player = PROFILES[name].with_start(start_s, SEGMENT_S, BITRATE_BPS)
         player = replace(player, goal_s=goal_s, top_goal_s=goal_s)
         steady = SteadyLog(np.ones(len(rates)), rates)

@@ -12,7 +12,7 @@ from takeup.streaming.solvers.fluid import DoublingSolver
 
 LOWEST_LEVEL = 1e-3  # of the mean; a link that stands still has no finite download time
 OUTAGE_LEVEL, SHORTEST_OUTAGE_S = 0.05, 3  # below this share of the mean for at least this long
-NUM_SLOW, NUM_FAST, WINDOWS_S = (2, 4, 6, 8), (1, 2, 3), (4, 8, 14)
+NUM_SLOW, NUM_FAST, WINDOWS_S = (2, 3, 4, 6, 8), (1, 2, 3), (4, 8, 14)
 
 # Models of a measured link: a Markov chain of levels on two time scales, for every number of states worth trying ------
 #

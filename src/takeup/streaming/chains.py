@@ -276,7 +276,7 @@ def with_vbr(chain: Chain, cv: float, gop_s: float) -> Chain:
 def impatient_chain(cell: Cell, per_s: float, waiting: Floats) -> Chain:
     """What a video sees when all viewers leave at `per_s` while they wait, and of n users `waiting[n - 1]` wait."""
     if len(cell.views) > 1 or cell.capacity is not None or cell.variation > 0:
-        raise BadInput("viewers that give up are solved for one class of videos at constant rates; give those")
+        raise BadInput("viewers that give up are solved for one class of videos at a constant capacity; give those")
     (flow,) = flows_of(cell)
     efficiency, users = efficiency_of(cell), np.arange(1, cell.max_users + 1)
     departures = efficiency + users * per_s * waiting / flow.alone_per_s

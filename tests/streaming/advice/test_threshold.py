@@ -9,7 +9,8 @@ import pytest
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
-from takeup.streaming.advice.tuning import best_threshold, stall_cost
+from takeup.papers.qoe.claims import stall_cost
+from takeup.streaming.advice.tuning import best_threshold, waiting_cost
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Player
 from takeup.streaming.solvers.fluid import RiccatiSolver
@@ -49,10 +50,10 @@ def test_the_resume_threshold_is_kept_apart_if_given(solution: Solution) -> None
     assert found.player.again_s == 6.0
 
 
-@pytest.mark.parametrize("per_startup_s", [-1.0, math.nan, math.inf])
-def test_a_senseless_cost_is_refused(per_startup_s: float) -> None:
+@pytest.mark.parametrize("per_stalled_s", [-1.0, math.nan, math.inf])
+def test_a_senseless_cost_is_refused(per_stalled_s: float) -> None:
     with pytest.raises(BadInput, match="cost of a second"):
-        stall_cost(per_startup_s)
+        waiting_cost(per_stalled_s)
 
 
 @pytest.mark.parametrize(("least_s", "most_s"), [(5.0, 5.0), (-1.0, 5.0), (0.0, math.nan)])

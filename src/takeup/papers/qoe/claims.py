@@ -15,13 +15,14 @@ from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Series, Table
 from takeup.papers import Findings
 from takeup.papers.qoe.reference import digit_check, reference_chain, reference_solution
-from takeup.streaming.advice.tuning import best_threshold, stall_cost
+from takeup.streaming.advice.tuning import Cost, best_threshold
 from takeup.streaming.chains import chain_of, with_vbr
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.report import Curve, curve_series
 from takeup.streaming.simulate.slots import Slots, simulate_slots
 from takeup.streaming.solvers.diffusion import DiffusionSolver
 from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.solution import Solution
 
 # Flow dynamics cause stalls: the same cell without arrivals and departures of other videos, and the best threshold
 #
@@ -101,6 +102,16 @@ def _dynamics_chart(setting: Numbers) -> Series:
         solution = RiccatiSolver().solution(each)
         curves.append(Curve(name, thresholds_s, [solution.stall_probability(start_s) for start_s in thresholds_s]))
     return curve_series(f"Dynamics on and off, {arrivals:g} arrivals/s", "start threshold", "P(stall)", curves)
+
+
+def stall_cost(per_startup_s: float) -> Cost:
+    """The cost of the paper: P(at least one stall) plus `per_startup_s` for every second of start-up delay."""
+
+    def cost(solution: Solution, player: Player) -> float:
+        wait_s = solution.mean_prefetch(player.start_s)
+        return solution.stall_probability(player.start_s) + per_startup_s * wait_s
+
+    return cost
 
 
 def best_thresholds(expected: Numbers) -> Findings:

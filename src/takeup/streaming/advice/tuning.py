@@ -21,7 +21,7 @@ PRECISION_S = 1e-3
 #
 #     cost(q) = E[start-up delay](q) + w E[time in stalls](q),
 #
-# (or P(N >= 1) + gamma E[start-up delay], that of the paper), which falls at first (fewer stalls) and rises later (more
+# which falls at first (fewer stalls) and rises later (more
 # waiting), with one minimum in practice. A coarse grid of thresholds, denser near zero, finds its basin, a bounded
 # scalar search the minimum in it. The chain is solved once.
 
@@ -33,18 +33,6 @@ class StartThreshold:
     player: Player
     cost: float
     answer: QoeMetrics
-
-
-def stall_cost(per_startup_s: float) -> Cost:
-    """P(at least one stall) plus `per_startup_s` for every second of start-up delay."""
-    if not 0 <= per_startup_s < np.inf:
-        raise BadInput(f"the cost of a second of start-up is {per_startup_s}; give a finite number, zero or more")
-
-    def cost(solution: Solution, player: Player) -> float:
-        wait = solution.mean_prefetch(player.start_s)
-        return solution.stall_probability(player.start_s) + per_startup_s * wait
-
-    return cost
 
 
 def waiting_cost(per_stalled_s: float) -> Cost:
