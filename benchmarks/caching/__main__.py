@@ -9,6 +9,7 @@ PARTS = {
     "spark-engine": "the plug-in in real executors, compared with stock Spark",
     "spark-everyday": "everyday jobs on Spark, each once, with what-if beside the measurement",
     "dask-engine": "spilling under each policy, compared with stock Dask",
+    "dask-defaults": "everyday jobs on Dask with its own settings, compared with stock Dask",
 }
 
 if __name__ == "__main__":
