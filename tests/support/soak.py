@@ -104,15 +104,20 @@ def control_jobs(folder: Path, clock: Clock, until_s: float | None) -> None:
 
 
 def spark(folder: Path, *, is_stock: bool = False) -> None:
-    """A driver whose jobs persist, read and unpersist; its JVM is measured with it. Pools of threads are small."""
+    """A driver whose jobs persist, read and unpersist; its JVM is measured with it.
+
+    Heap, pools of threads, compiler and allocator are bounded, so that they are full soon.
+    """
     from pyspark.sql import SparkSession
 
     from takeup.caching.engines.spark import configure
 
     builder = SparkSession.builder.master("local[2]").appName("soak")
-    whole = "-XX:+UseSerialGC -Xms600m -XX:+AlwaysPreTouch"  # its heap is all there from the start
+    os.environ["MALLOC_ARENA_MAX"] = "1"
+    whole = "-XX:+UseSerialGC -Xms600m -XX:+AlwaysPreTouch -XX:TieredStopAtLevel=1"
     small = {"spark.ui.enabled": "false", "spark.driver.memory": "600m", "spark.local.dir": str(folder)}
     small |= {"spark.driver.extraJavaOptions": whole, "spark.ui.showConsoleProgress": "false"}
+    small["spark.cleaner.periodicGC.interval"] = "20s"
     pools = ("shuffleExchange", "broadcastExchange", "resultQueryStage")
     small |= {f"spark.sql.{pool}.maxThreadThreshold": "8" for pool in pools}
     for key, value in small.items():
