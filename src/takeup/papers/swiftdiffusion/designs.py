@@ -28,27 +28,17 @@ NUMBER_FORMATS = ("bfloat16", "float16", "float32")
 def speedups(expected: Numbers) -> Findings:
     """ControlNets concurrent with the U-Net encoder: Gustafson's law, operation counts, and measured speed-ups."""
     law, flops = expected["speedup"], expected["flops"]
-    rows: list[tuple[Cell, ...]] = []
-    checks = []
-    for place, number in enumerate(law["num_controls"]):
+    rows, checks = list[tuple[Cell, ...]](), []
+    printed = zip(law["num_controls"], law["gustafson"], flops["speedup"], law["achieved"], strict=True)
+    for number, their_law, their_bound, reached in printed:
+        name = f"{number} ControlNets"
         gustafson = law["serial_share"] + (1 - law["serial_share"]) * (number + 1)
         one_by_one = flops["encoder_t"] + flops["decoder_t"] + number * flops["control_t"]
         bound = one_by_one / (flops["decoder_t"] + max(flops["encoder_t"], flops["control_t"]))
-        rows.append(
-            (number, law["gustafson"][place], gustafson, flops["speedup"][place], bound, law["achieved"][place])
-        )
-        checks += [
-            Check.near(f"{number} ControlNets, Gustafson", gustafson, law["gustafson"][place], 0.005, unit="x"),
-            Check.near(
-                f"{number} ControlNets, by operations",
-                bound,
-                flops["speedup"][place],
-                flops["tolerance"],
-                unit="x",
-                source="measured",
-            ),
-            Check.at_least(f"{number} ControlNets, bound above what was reached", bound, law["achieved"][place]),
-        ]
+        rows.append((number, their_law, gustafson, their_bound, bound, reached))
+        near = Check.near(f"{name}, by operations", bound, their_bound, flops["tolerance"], unit="x", source="measured")
+        law_check = Check.near(f"{name}, Gustafson", gustafson, their_law, 0.005, unit="x")
+        checks += [law_check, near, Check.at_least(f"{name}, bound above what was reached", bound, reached)]
     names = ("Gustafson, paper", "Gustafson, ours", "operations, theirs", "operations, ours", "reached")
     columns = (Column("ControlNets"), *(Column(name, "x", 2) for name in names))
     return Findings(tuple(checks), (Table("ControlNets side by side (Section 5)", columns, tuple(rows)),))
@@ -89,14 +79,9 @@ def bounds(expected: Numbers) -> Findings:
     steps, bound = part["steps"], part["bound"]
     alike = [1.0] * bound + [part["least_similarity"] - 1e-6] * (steps - bound)
     cases = ((steps, 1.0), (steps // 2, 1.0), (steps, 0.9), (steps, 0.5), (8, 1.0), (4, 1.0))
+    both = bound, part["artefact_bound"]
     rows: list[tuple[Cell, ...]] = [
-        (
-            number,
-            strength,
-            bound_for(bound, steps, number, strength),
-            bound_for(part["artefact_bound"], steps, number, strength),
-        )
-        for number, strength in cases
+        (number, strength, *(bound_for(one, steps, number, strength) for one in both)) for number, strength in cases
     ]
     checks = [
         Check.near("K of latents alike for ten steps", measured_bound(alike, part["least_similarity"]), bound, 0.0),
@@ -128,18 +113,10 @@ def drift(expected: Numbers) -> Findings:
         ours = _drifts(name, part["swaps"], expected["setting"]["seed"])
         rows.append((name, *part[name], *ours, 0.0))
         for swaps, mine, theirs in zip(part["swaps"], ours, part[name], strict=True):
-            factor = max(mine / theirs, theirs / mine)
-            checks.append(
-                Check.at_most(
-                    f"{name}, {swaps} swaps: factor to theirs", factor, part["tolerance_factor"], source="measured"
-                )
-            )
-    columns = (
-        Column("format"),
-        *(Column(f"{swaps}, theirs", digits=9) for swaps in part["swaps"]),
-        *(Column(f"{swaps}, ours", digits=9) for swaps in part["swaps"]),
-        Column("from a copy"),
-    )
+            what, factor = f"{name}, {swaps} swaps: factor to theirs", max(mine / theirs, theirs / mine)
+            checks.append(Check.at_most(what, factor, part["tolerance_factor"], source="measured"))
+    sides = (f"{swaps}, {side}" for side in ("theirs", "ours") for swaps in part["swaps"])
+    columns = (Column("format"), *(Column(side, digits=9) for side in sides), Column("from a copy"))
     note = "relative error of the weights after that number of swaps; other weights and LoRAs, so factors are compared"
     return Findings(tuple(checks), (Table("Taking LoRAs out by subtraction", columns, tuple(rows), note),))
 
@@ -179,9 +156,8 @@ def single_requests(expected: Numbers) -> Findings:
     part = expected["latency"]
     outcomes = [[_one_request(part, place, name) for name in SIMULATED] for place in range(len(part["settings"]))]
     checks = [check for place, row in enumerate(outcomes) for check in _single_request_checks(part, place, row)]
-    return Findings(
-        tuple(checks), (_seconds_table(part, outcomes), _per_gpu_table(part, outcomes)), (_chart(part, outcomes),)
-    )
+    tables = _seconds_table(part, outcomes), _per_gpu_table(part, outcomes)
+    return Findings(tuple(checks), tables, (_chart(part, outcomes),))
 
 
 def queued_requests(expected: Numbers) -> Findings:
@@ -202,16 +178,11 @@ def queued_requests(expected: Numbers) -> Findings:
     report = queue_report(points, "", {}, setting["seed"])
     last = {point.outcome.design: point.outcome for point in points[-len(scenario.designs) :]}
     ours, swiftdiffusion = last["takeup"].images_per_gpu_minute, last["swiftdiffusion"].images_per_gpu_minute
+    name = "images for a GPU-minute, takeup to swiftdiffusion"
+    fewer, used = "the same, if swiftdiffusion took no more GPUs than a request needs", last["swiftdiffusion"]
     checks = (
-        Check.at_least(
-            "images for a GPU-minute, takeup to swiftdiffusion", ours / swiftdiffusion, bar["per_gpu"], unit="x"
-        ),
-        Check.at_least(
-            "the same, if swiftdiffusion took no more GPUs than a request needs",
-            ours / _images_per_used_gpu_minute(last["swiftdiffusion"]),
-            bar["per_gpu_as_needed"],
-            unit="x",
-        ),
+        Check.at_least(name, ours / swiftdiffusion, bar["per_gpu"], unit="x"),
+        Check.at_least(fewer, ours / _images_per_used_gpu_minute(used), bar["per_gpu_as_needed"], unit="x"),
     )
     return Findings(checks, report.tables, report.series)
 
@@ -224,18 +195,19 @@ def look_ahead(expected: Numbers) -> Findings:
         accesses = generate_accesses(kind, setting["num_instances"] // 4, setting["seed"])
         once = len({(one.instance, adapter) for one in accesses for adapter in one.adapters})
         for size in setting["cache_sizes"]:
-            lru = replay_adapters("lru", ADAPTER_POLICIES["lru"], accesses, capacity=size)
-            make = ADAPTER_POLICIES["lerc"]
-            in_order = replay_adapters("lerc", make, accesses, capacity=size, look_ahead=queue)
-            any_order = replay_adapters(
-                "lerc", make, accesses, capacity=size, look_ahead=queue, choose=shared_loads, patience=queue
+            lru, *others = (
+                replay_adapters(name, ADAPTER_POLICIES[name], accesses, capacity=size, **settings)
+                for name, settings in (
+                    ("lru", {}),
+                    ("lerc", {"look_ahead": queue}),
+                    ("next", {"look_ahead": 400}),
+                    ("lerc", {"look_ahead": queue, "choose": shared_loads, "patience": queue}),
+                )
             )
-            best = replay_adapters("next", ADAPTER_POLICIES["next"], accesses, capacity=size, look_ahead=400)
-            shares = [one.num_loads / lru.num_loads for one in (in_order, best, any_order)]
+            shares = [one.num_loads / lru.num_loads for one in others]
             rows.append((kind, size, lru.loads_per_request, *shares, once / lru.num_loads))
-            checks.append(
-                Check.at_most(f"{kind}, {size}: loads of LERC in any order", shares[2], expected["queue_bar"]["loads"])
-            )
+            name, bar = f"{kind}, {size}: loads of LERC in any order", expected["queue_bar"]["loads"]
+            checks.append(Check.at_most(name, shares[2], bar))
     names = (f"LERC, {queue} wait, in order", "in order, 400 wait", f"LERC, {queue} wait, any order", "everything once")
     columns = (Column("kind"), Column("cache"), Column("LRU", "1/request"), *(Column(name, "x") for name in names))
     note = f"in any order, no request is overtaken by more than {queue} others"
@@ -261,7 +233,7 @@ def _single_request_checks(part: Numbers, place: int, outcomes: list[QueueOutcom
         theirs = part[outcome.design][place]
         tolerance = part["tolerance_share"] * theirs
         name = f"{setting}: seconds of {outcome.design}"
-        check = Check.near(name, _seconds(outcome), theirs, tolerance, unit="s", source="measured")
+        check = Check.near(name, outcome.served[0].latency_s, theirs, tolerance, unit="s", source="measured")
         checks.append(replace(check, exercises="simulation"))
     katz_s, stock_s = part["swiftdiffusion"][place], part["diffusers"][place]
     gpus = _num_gpus("swiftdiffusion", part["num_controls"][place])
@@ -275,10 +247,6 @@ def _single_request_checks(part: Numbers, place: int, outcomes: list[QueueOutcom
     return checks
 
 
-def _seconds(outcome: QueueOutcome) -> float:
-    return outcome.served[0].latency_s
-
-
 def _seconds_table(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Table:
     theirs = ("diffusers", "nirvana", "distrifusion", "swiftdiffusion")
     columns = (
@@ -287,7 +255,7 @@ def _seconds_table(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Table:
         *(Column(f"{name}, simulated", "s", 2) for name in SIMULATED),
     )
     rows = [
-        (setting, *(part[name][place] for name in theirs), *map(_seconds, outcomes[place]))
+        (setting, *(part[name][place] for name in theirs), *(one.served[0].latency_s for one in outcomes[place]))
         for place, setting in enumerate(part["settings"])
     ]
     note = "C: ControlNets, L: LoRAs; nirvana skips 10 of 50 steps; takeup has the calls of diffusers on one GPU"
@@ -299,7 +267,7 @@ def _per_gpu_table(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Table:
     for place, setting in enumerate(part["settings"]):
         gpus = _num_gpus("swiftdiffusion", part["num_controls"][place])
         logs = (60 / part["diffusers"][place], 60 / part["swiftdiffusion"][place] / gpus)
-        ours = 60 / _seconds(outcomes[place][-1])
+        ours = 60 / outcomes[place][-1].served[0].latency_s
         rows.append((setting, gpus, *logs, logs[1] / logs[0], ours, ours / logs[1]))
     columns = (
         Column("setting"),
@@ -310,22 +278,20 @@ def _per_gpu_table(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Table:
         Column("takeup, simulated", "1/GPU-minute", 1),
         Column("takeup to swiftdiffusion", "x", 2),
     )
-    return Table(
-        "Images for a GPU-minute", columns, tuple(rows), "GPUs of swiftdiffusion: two, and two for every ControlNet"
-    )
+    note = "GPUs of swiftdiffusion: two, and two for every ControlNet"
+    return Table("Images for a GPU-minute", columns, tuple(rows), note)
 
 
 def _chart(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Series:
-    rows: list[dict[str, Cell]] = []
-    for place, setting in enumerate(part["settings"]):
-        for outcome in outcomes[place]:
-            rows.append({"setting": setting, "design": outcome.design, "seconds": _seconds(outcome)})
+    rows = [
+        {"setting": setting, "design": outcome.design, "seconds": outcome.served[0].latency_s}
+        for setting, row in zip(part["settings"], outcomes, strict=True)
+        for outcome in row
+    ]
     return Series("Seconds of an image", "setting", "seconds", tuple(rows), "design", y_unit="s", kind="bar")
 
 
 def _images_per_used_gpu_minute(outcome: QueueOutcome) -> float:
     """Images per GPU-minute if every request used only the GPUs for its ControlNets."""
-    gpu_s = sum(
-        (one.end_s - one.start_s) * _num_gpus("swiftdiffusion", one.arrival.num_controls) for one in outcome.done
-    )
-    return 60 * len(outcome.done) / gpu_s
+    used = ((one.end_s - one.start_s, one.arrival.num_controls) for one in outcome.done)
+    return 60 * len(outcome.done) / sum(seconds * _num_gpus("swiftdiffusion", number) for seconds, number in used)

@@ -21,7 +21,7 @@ INDEPENDENT_NOTE = "hangs on how many requests the drawn instances have: 0.29 to
 def counts(expected: Numbers) -> Findings:
     """Number of adapters per request (Table 1): printed, and drawn."""
     part, rows, checks = expected["counts"], list[tuple[Cell, ...]](), []
-    for kind, mean in zip(sorted(KINDS, key=_table_order), part["means"], strict=True):
+    for kind, mean in zip(sorted(KINDS, key=lambda one: (one.endswith("lora"), one)), part["means"], strict=True):
         lengths = np.array([len(access.adapters) for access in _accesses(kind, expected)])
         ours = [100 * float(np.mean(lengths == number)) for number in range(4)]
         rows += [(kind, "paper", *part[kind], mean), (kind, "drawn", *ours, float(lengths.mean()))]
@@ -37,8 +37,7 @@ def counts(expected: Numbers) -> Findings:
 def popularity(expected: Numbers) -> Findings:
     """Share of uses by the most popular ControlNets, and number of LoRAs for given shares of uses."""
     top, part = expected["popular_controlnets"], expected["popular_loras"]
-    rows: list[tuple[Cell, ...]] = []
-    checks = []
+    rows, checks = list[tuple[Cell, ...]](), []
     for kind, number, percent in zip(top["services"], top["num_top"], top["percent"], strict=True):
         ours = 100 * dict(MEASURED[kind].cumulative)[number]
         rows.append((kind, f"uses of the first {number}, %", percent, ours))
@@ -51,9 +50,12 @@ def popularity(expected: Numbers) -> Findings:
             tolerance = max(1.0, part["tolerance_share"] * number)
             checks.append(Check.near(f"{kind}: LoRAs for {percent} %", ours, number, tolerance, source="measured"))
     columns = (Column("kind"), Column("what"), Column("theirs", digits=0), Column("ours", digits=0))
-    series = tuple(_curve(kind) for kind in ("a-lora", "b-lora"))
-    rows_of_curves = tuple(row for one in series for row in one)
-    chart = Series("Popularity of LoRAs", "rank", "uses", rows_of_curves, "service", y_unit="%")
+    curves: list[dict[str, Cell]] = [
+        {"service": kind, "rank": rank, "uses": 100 * share}
+        for kind in ("a-lora", "b-lora")
+        for rank, share in MEASURED[kind].cumulative
+    ]
+    chart = Series("Popularity of LoRAs", "rank", "uses", tuple(curves), "service", y_unit="%")
     return Findings(tuple(checks), (Table("How few serve how much (Figure 5)", columns, tuple(rows)),), (chart,))
 
 
@@ -69,17 +71,13 @@ def locality(expected: Numbers) -> Findings:
             (kind, "distinct LoRAs for a request", part["unique"][place], unique, unique_independent),
             (kind, "loads of LRU, 10 LoRAs", MEASURED[kind].lru_loads[9], lru, lru_independent),
         ]
-        for name, ours, theirs, why in (
-            ("distinct LoRAs", unique, part["unique"][place], ""),
-            (
-                "distinct LoRAs if independent",
-                unique_independent,
-                part["unique_if_independent"][place],
-                INDEPENDENT_NOTE,
-            ),
-            ("loads if independent", lru_independent, part["lru_10_if_independent"][place], ""),
+        for name, ours, key, why in (
+            ("distinct LoRAs", unique, "unique", ""),
+            ("distinct LoRAs if independent", unique_independent, "unique_if_independent", INDEPENDENT_NOTE),
+            ("loads if independent", lru_independent, "lru_10_if_independent", ""),
         ):
             source: Source = "unverified" if why else "measured"
+            theirs = part[key][place]
             tolerance = part["tolerance_share"] * theirs
             checks.append(Check.near(f"{kind}: {name}", ours, theirs, tolerance, source=source, why=why))
     columns = (Column("kind"), Column("what"), Column("measured"), Column("drawn"), Column("drawn independently"))
@@ -97,7 +95,8 @@ def caches(expected: Numbers) -> Findings:
         for policy, theirs in (("lru", measured.lru_loads), ("lfu", measured.lfu_loads)):
             ours = [_loads(policy, accesses, size) for size in SIZES]
             rows += [(kind, policy, "measured", *theirs), (kind, policy, "drawn", *ours)]
-            points += [_point(kind, policy, size, ours[size - 1]) for size in SIZES]
+            named = {"kind": kind, "policy": policy}
+            points += [{**named, "cache": size, "loads": loads} for size, loads in zip(SIZES, ours, strict=True)]
             if policy == "lru":
                 slack = 0.0 if kind.endswith("lora") else first_uses
                 worst = max(_excess(mine, other, slack) for mine, other in zip(ours, theirs, strict=True))
@@ -111,10 +110,6 @@ def caches(expected: Numbers) -> Findings:
     table = Table("Loads for a request by size of the cache (Figure 6)", columns, tuple(rows), note)
     chart = Series("Loads by size of the cache", "cache", "loads", tuple(points), "policy", "kind", y_unit="1/request")
     return Findings(tuple(checks), (table,), (chart,))
-
-
-def _table_order(kind: str) -> tuple[bool, str]:
-    return kind.endswith("lora"), kind
 
 
 def _accesses(kind: str, expected: Numbers) -> list[Access]:
@@ -141,11 +136,3 @@ def _loads(policy: str, accesses: list[Access], size: int) -> float:
 def _excess(ours: float, theirs: float, slack: float) -> float:
     """The relative gap, beyond what first uses explain."""
     return max(0.0, abs(ours - theirs) - slack) / theirs
-
-
-def _point(kind: str, policy: str, size: int, loads: float) -> dict[str, Cell]:
-    return {"kind": kind, "policy": policy, "cache": size, "loads": loads}
-
-
-def _curve(kind: str) -> list[dict[str, Cell]]:
-    return [{"service": kind, "rank": rank, "uses": 100 * share} for rank, share in MEASURED[kind].cumulative]
