@@ -20,12 +20,11 @@ import numpy as np
 
 from benchmarks.support.dated import options_of, publish, versions
 from benchmarks.training.pipelines_healthy import NUM_TRIALS, healthy
+from support.pipeline_lab.measured import ADAPTIVE, STOCK_1F1B, STOCK_ZB, LabRow, measure
 from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
-from takeup.training.experiment import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile
-from takeup.training.report import LabRow
 from takeup.training.traces.profiles import random_profile
 
 SEED = 1

@@ -33,8 +33,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from benchmarks.training import pipelines_gpu_schedule as schedule_part
+from support.pipeline_lab.program import SlowWire, delayed_sends
 from takeup.training.pipelines.engine.messages import DelegateReceiver, DelegateSender, private_group
-from takeup.training.pipelines.lab.program import SlowWire, delayed_sends
 from takeup.training.pipelines.profile import Link
 
 ROOT = Path(__file__).parents[2]

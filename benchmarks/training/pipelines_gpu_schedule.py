@@ -31,15 +31,15 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed.pipelining import Schedule1F1B
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
+from support.pipeline_lab.measured import calibrate_profile, with_faults
+from support.pipeline_lab.program import PacedStage, delayed_sends, gradients_of, slow_wires
 from takeup.training.pipelines.engine.adapter import actions_of
 from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule
 from takeup.training.pipelines.engine.stopwatch import DeviceStopwatch
-from takeup.training.pipelines.lab.program import PacedStage, delayed_sends, gradients_of, slow_wires
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.planners.adaptra import Adaptra
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import Schedule
-from takeup.training.pipelines.simulate import calibrate_profile, with_faults
 from takeup.training.pipelines.timing.evaluation import timeline_of
 
 ON_CARD = torch.cuda.is_available()

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from support.pipeline_lab.trials import LabTrial, TrialOutcome, run_trials
 from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.pipelines.lab.trials import LabTrial, TrialOutcome, run_trials
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Profile
 

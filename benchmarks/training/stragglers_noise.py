@@ -1,8 +1,9 @@
 """The part `noise` of benchmarks/training/stragglers.py: change points under noise of many kinds, against peers.
 
 Each stream has slow periods of 15 to 150 %, a quarter of which begin with a ramp, and a hundredth of its points is
-missing. An alarm is right if it is declared from 5 iterations before to 25 after a change, in its direction. Ours sees the streams with its defaults; peers with defaults and at least the ratio of a tenth. PELT has
-hindsight, so its place counts instead of a time of declaration. Seeds from 1000 up were not used for development.
+missing. An alarm is right if it is declared from 5 iterations before to 25
+after a change, in its direction. Ours sees the streams with its defaults; peers with defaults and at least the ratio
+of a tenth. PELT has hindsight, so its place counts. Seeds from 1000 up were not used for development.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def digest(optimizer: Any) -> str:
 
 def join_after_meeting(network: str) -> None:
     """Meet the other ranks as ever, and then be in another network."""
-    from takeup.training.pipelines.lab.network import enter_namespace
+    from support.pipeline_lab.network import enter_namespace
 
     module: Any = import_module("torch.distributed.distributed_c10d")
     plain = module.rendezvous

@@ -1,7 +1,7 @@
-"""The part `situations` of benchmarks/training/stragglers.py: what the watcher says of twelve kinds of slow jobs.
+"""The part `situations` of benchmarks/training/stragglers.py: what the watcher says of sixteen kinds of slow jobs.
 
-Eight ranks reduce gradients in four buckets, waiting for each (as with Gloo) or only for the last (as with NCCL); a step
-takes some 100 ms, noise 2 %, clocks are off. Truth: which ranks are slow or pause, whether a link is, whether all are.
+Eight ranks reduce gradients in four buckets, waiting for each (as with Gloo) or only for the last (as with NCCL); steps
+take some 100 ms, noise 2 %, clocks are off. Truth: which ranks are slow or pause, whether a link is, whether all are.
 Right: exactly the true ranks are named with the true kind, in an event or in the table at the end, and no other rank
 ever. Healthy: runs of 10,000 steps, where every event is false.
 """
@@ -180,7 +180,9 @@ def variable(random: Draw) -> Course:
 def busy_host(random: Draw) -> Course:
     """Every rank waits for a core now and then."""
     course = Course.healthy(random, NUM_HEALTHY)
-    course.pauses_s += np.where(random.random((NUM_HEALTHY, NUM_RANKS)) < 0.05, random.exponential(0.03, (NUM_HEALTHY, NUM_RANKS)), 0)
+    course.pauses_s += np.where(
+        random.random((NUM_HEALTHY, NUM_RANKS)) < 0.05, random.exponential(0.03, (NUM_HEALTHY, NUM_RANKS)), 0
+    )
     return course
 
 
@@ -195,7 +197,9 @@ def logs_of(course: Course, random: Draw, *, waits: bool) -> Iterator[list[CallL
     offsets, now = random.integers(0, 10**12, NUM_RANKS), np.full(NUM_RANKS, 1.0)
     groups = {GROUP: tuple(range(NUM_RANKS)), STEP_GROUP: ()}
     rows: list[list[tuple[int, ...]]] = [[] for _ in range(NUM_RANKS)]
-    for step, (factors, pauses_s, transfer) in enumerate(zip(course.factors, course.pauses_s, course.transfers, strict=True)):
+    for step, (factors, pauses_s, transfer) in enumerate(
+        zip(course.factors, course.pauses_s, course.transfers, strict=True)
+    ):
         now = now + 0.4 * STEP_S * factors + pauses_s
         ended = now
         for bucket in range(BUCKETS):
@@ -260,8 +264,14 @@ def situations(tick: Callable[[], object], options: Namespace) -> tuple[list[Tab
             jobs = [(make(np.random.default_rng([seed, number])), seed) for seed in SEEDS]
             found[waits] = [verdict(course, watch(course, seed, waits=waits)) for course, seed in jobs]
         both = [each for these in found.values() for each in these]
-        num_right, num_wrong, total = num_right + sum(r for r, _ in both), num_wrong + sum(w for _, w in both), total + len(both)
-        rows.append((name, *(sum(right for right, _ in found[waits]) for waits in (True, False)), sum(w for _, w in both)))
+        num_right, num_wrong, total = (
+            num_right + sum(r for r, _ in both),
+            num_wrong + sum(w for _, w in both),
+            total + len(both),
+        )
+        rows.append(
+            (name, *(sum(right for right, _ in found[waits]) for waits in (True, False)), sum(w for _, w in both))
+        )
         tick()
     healthy, most = list[tuple[Cell, ...]](), 0.0
     for number, (name, make) in enumerate(HEALTHY.items()):
@@ -276,7 +286,11 @@ def situations(tick: Callable[[], object], options: Namespace) -> tuple[list[Tab
     note = f"{len(SEEDS)} held-out jobs each"
     return [
         Table("Situations", columns, tuple(rows), note),
-        Table("False events in healthy jobs of 10,000 steps", (Column("noise"), *(Column(f"job {n}") for n in HEALTHY_SEEDS)), tuple(healthy)),
+        Table(
+            "False events in healthy jobs of 10,000 steps",
+            (Column("noise"), *(Column(f"job {n}") for n in HEALTHY_SEEDS)),
+            tuple(healthy),
+        ),
     ], [
         Check.at_least("right verdicts", num_right, total, unit="jobs"),
         Check.at_most("wrong ranks", num_wrong, 0, unit="jobs"),

@@ -52,7 +52,6 @@ LEFT_OUT = {
     "serving/editing": "templates in the server's own folder, with checksums",
     "serving/server/image_routes.py": "the page of the package",
     "tour": "a report of this process",
-    "training/pipelines/lab": "results of child processes in a private folder",
     "training/stragglers/watch/channel.py": "lines of peers that proved the token; 'frame of an agent' decodes them",
     "training/stragglers/watch/confirmation.py": "results of ranks in the private folder of the job",
     "training/stragglers/watch/gloo_shutdown.py": "the kernel's tables of threads",

@@ -236,8 +236,8 @@ def _stages(job: WatchedJob, rank: int, ranks: list[int], group: Any) -> tuple[S
 
 def _adaptive(job: WatchedJob, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     """A small transformer in stages, with a schedule that is replanned only on request."""
+    from support.pipeline_lab.program import PacedStage, make_batch, make_module
     from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule
-    from takeup.training.pipelines.lab.program import PacedStage, make_batch, make_module
 
     operation_s = job.compute_s / (3 * ADAPTIVE_MICROBATCHES)
     module, last = make_module(rank), job.num_ranks - 1

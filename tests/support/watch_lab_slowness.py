@@ -19,9 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from support.pipeline_lab.network import RankNetworks, rank_address, token_bucket
 from support.watch_lab import SlowPeriod, WatchedJob
 from takeup.training.pipelines.engine.messages import WorkerThread
-from takeup.training.pipelines.lab.network import RankNetworks, rank_address, token_bucket
 
 # Artificially slow links, below any hook: in the kernels that carry messages and reductions ---------------------------
 #

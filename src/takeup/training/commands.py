@@ -108,28 +108,6 @@ def compare(
 
 
 @training.command()
-@click.option(
-    "--iterations", "num_iterations", default=8, show_default=True, help="Iterations of the adaptive schedule."
-)
-@click.option(
-    "--link",
-    default="user-space",
-    show_default=True,
-    help="How links are slowed down: user-space, namespaces or auto.",
-)
-@pipeline_options
-@output_options
-def lab(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Train for real with slow links: stock 1F1B, stock ZB-H1 and the adaptive schedule, predicted and measured.
-
-    Every stage is a PyTorch process; its operations sleep for most of their time, so two cores suffice. Messages
-    over a slow link are sent with a delay. With --max-sends 1, compute waits behind slow sends unless a delegate sends
-    them. With --link namespaces, the bandwidth of a link is limited between two network namespaces; that needs root.
-    """
-    show(_report("lab", "adaptra", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
-
-
-@training.command()
 @click.argument("trace")
 @output_options
 def whatif(trace: str, as_json: bool, out: Path | None, quiet: bool) -> None:

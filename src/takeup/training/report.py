@@ -1,7 +1,6 @@
 """Plans and timelines of training as tables and charts: stages, comparison of planners, Gantt charts."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from takeup.core.report import Cell, Column, Series, Table
 from takeup.training.pipelines.schedule import OpKind, PipelinePlan, Timeline
@@ -147,66 +146,3 @@ def workers_table(found: Diagnosis) -> Table:
     ranked = sorted(range(len(found.factors)), key=lambda replica: -max(found.factors[replica]))[:MOST_REPLICAS]
     columns = (Column("replica"), *(Column(f"stage {stage}", "x", 2) for stage in range(len(found.factors[0]))))
     return Table("Workers", columns, tuple((replica, *found.factors[replica]) for replica in sorted(ranked)))
-
-
-# The laboratory -------------------------------------------------------------------------------------------------------
-
-
-class LabRow(NamedTuple):
-    """One system on one pipeline, predicted and measured."""
-
-    system: str
-    faults: str
-    predicted_s: float
-    measured_s: float
-    gradient_error: float
-    num_changes: int
-    delegated: tuple[int, ...]
-    pause_s: float | None = None
-    swap_s: float | None = None
-
-    @property
-    def error_share(self) -> float:
-        """Relative error of the prediction."""
-        return self.predicted_s / self.measured_s - 1
-
-
-def lab_table(rows: Sequence[LabRow], faults: str) -> Table:
-    """One row per system; the first is the baseline for the others."""
-    columns = (
-        Column("system"),
-        Column("predicted", "ms", 1),
-        Column("measured", "ms", 1),
-        Column("error of the prediction", "%", 1),
-        Column(f"faster than {rows[0].system}", "x", 2),
-        Column("gradients off by"),
-        Column("changes"),
-        Column("delegated links"),
-        Column("longest pause", "ms", 2),
-    )
-    cells = tuple(_lab_cells(row, rows[0].measured_s) for row in rows)
-    return Table(f"Real ranks, {faults}", columns, cells, "medians over the iterations after the last schedule change")
-
-
-def _lab_cells(row: LabRow, first_s: float) -> tuple[Cell, ...]:
-    return (
-        row.system,
-        MS * row.predicted_s,
-        MS * row.measured_s,
-        100 * row.error_share,
-        first_s / row.measured_s,
-        f"{row.gradient_error:.1e}",
-        row.num_changes,
-        ", ".join(map(str, row.delegated)) or "none",
-        None if row.pause_s is None else MS * row.pause_s,
-    )
-
-
-def lab_bars(rows: Sequence[LabRow]) -> Series:
-    """Predicted and measured iteration times, side by side."""
-    bars: tuple[dict[str, Cell], ...] = tuple(
-        {"system": row.system, "time": name, "iteration": MS * time_s}
-        for row in rows
-        for name, time_s in (("predicted", row.predicted_s), ("measured", row.measured_s))
-    )
-    return Series("Predicted and measured", "time", "iteration", bars, "time", "system", y_unit="ms", kind="bar")

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from support.pipeline_lab.measured import calibrate_profile, with_faults
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile, Stage
-from takeup.training.pipelines.simulate import calibrate_profile, simulate, with_faults
+from takeup.training.pipelines.simulate import simulate
 from training.pipeline_profiles import slow
 
 HEALTHY = slow(4, 12, {})

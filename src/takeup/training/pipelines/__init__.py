@@ -5,7 +5,6 @@ profile.py      a measured pipeline: stages, links, memory
 schedule.py     orders of operations, plans, timelines
 planners/       ADAPTRA and its baselines; link estimates; when to switch
 timing/         when every operation starts and ends; lower bounds (compiled)
-simulate.py     iterations with jitter, and the predicted cost of faults
+simulate.py     iterations with jitter
 engine/         an adaptive schedule for PyTorch
-lab/            real ranks over artificially slow links, for `takeup training lab`
 """

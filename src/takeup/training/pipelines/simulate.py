@@ -1,6 +1,6 @@
-"""Simulate a pipeline: one iteration of a schedule, many with jitter, and the predicted cost of faults."""
+"""Simulate a pipeline: one iteration of a schedule, or many with jitter."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
@@ -8,7 +8,7 @@ from numpy.random import Generator
 from takeup.core.arrays import Floats
 from takeup.core.stats import percentile
 from takeup.errors import BadInput
-from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.profile import Profile
 from takeup.training.pipelines.schedule import PipelinePlan, Schedule, Timeline
 from takeup.training.pipelines.timing.evaluation import timeline_of
 
@@ -50,41 +50,3 @@ def sample(plan: PipelinePlan, random: Generator, *, jitter_share: float, num_ru
         for _ in range(num_runs)
     ]
     return SampledTimes(plan.planner, np.array(times_s))
-
-
-# Predict the times of a pipeline with faults from a healthy run on the same machine -----------------------------------
-
-A_BIT_S = 1e-4
-
-
-def calibrate_profile(found: Profile, schedule: Schedule, iteration_s: float) -> Profile:
-    """The pipeline as measured, with the per-operation overhead that explains its iteration time.
-
-    Host overhead is not in the measured operations: it is what a runtime does between them.
-    """
-    found = replace(found, host_s=0.0)
-    plain_s = timeline_of(schedule, found).iteration_s
-    slope = (timeline_of(schedule, replace(found, host_s=A_BIT_S)).iteration_s - plain_s) / A_BIT_S
-    return replace(found, host_s=max(0.0, iteration_s - plain_s) / slope)
-
-
-def with_faults(base: Profile, healthy: Profile, truth: Profile) -> Profile:
-    """The calibrated pipeline `base`, whose nominal profile is `healthy`, changed to the nominal profile `truth`."""
-    stages = [
-        _shift_stage_times(stage, fine, found)
-        for stage, fine, found in zip(truth.stages, healthy.stages, base.stages, strict=True)
-    ]
-    links = [
-        Link(link.latency_s + found.delay_s, link.service_s)
-        for link, found in zip(truth.links, base.links, strict=True)
-    ]
-    return replace(base, stages=tuple(stages), links=tuple(links))
-
-
-def _shift_stage_times(stage: Stage, fine: Stage, found: Stage) -> Stage:
-    """Predicted stage for nominal `stage`, given that nominal `fine` was measured as `found`."""
-    times_s = [
-        getattr(stage, name) + max(0.0, getattr(found, name) - getattr(fine, name))
-        for name in ("forward_s", "backward_s", "weight_s")
-    ]
-    return Stage(*times_s)

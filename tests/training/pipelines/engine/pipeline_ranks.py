@@ -31,9 +31,9 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
+from support.pipeline_lab.program import delayed_sends, slow_wires
 from takeup.errors import TakeupError
 from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule
-from takeup.training.pipelines.lab.program import delayed_sends, slow_wires
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.planners.adaptation import SwitchRule
 from takeup.training.pipelines.profile import Link, Profile

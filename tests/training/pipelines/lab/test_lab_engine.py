@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from takeup.training.pipelines.lab.network import uses_namespaces
-from takeup.training.pipelines.lab.trials import LabTrial, TrialOutcome, run_trials
+from support.pipeline_lab.network import uses_namespaces
+from support.pipeline_lab.trials import LabTrial, TrialOutcome, run_trials
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile
 

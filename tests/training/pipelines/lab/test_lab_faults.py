@@ -14,9 +14,9 @@ from takeup.training.pipelines.profile import Link, Profile
 pytest.importorskip("torch")
 import torch.distributed as dist
 
+from support.pipeline_lab import program as faults
+from support.pipeline_lab.program import DelayedSend, SlowWire, delayed_sends, slow_wires
 from takeup.training.pipelines.engine.messages import WorkerThread
-from takeup.training.pipelines.lab import program as faults
-from takeup.training.pipelines.lab.program import DelayedSend, SlowWire, delayed_sends, slow_wires
 
 PATIENCE = timedelta(seconds=20)
 

@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
+from support.pipeline_lab import trials as launch
+from support.pipeline_lab.trials import LabTrial, TrialOutcome, run_trials
 from takeup.errors import MissingEngine, TakeupError
-from takeup.training.pipelines.lab import trials as launch
-from takeup.training.pipelines.lab.trials import LabTrial, TrialOutcome, run_trials
 from takeup.training.pipelines.profile import Profile
 
 TRUTH = Profile.uniform(2, 2, 0.001)
 FINE = """
 import pickle, sys
 from pathlib import Path
-from takeup.training.pipelines.lab.trials import TrialOutcome
+from support.pipeline_lab.trials import TrialOutcome
 folder = Path(sys.argv[1])
 for number, trial in enumerate(pickle.loads((folder / "trials").read_bytes())):
     (folder / str(number)).mkdir()

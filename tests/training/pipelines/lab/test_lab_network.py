@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from support.pipeline_lab import network
+from support.pipeline_lab.network import PipelineNetwork, rate_bps, uses_namespaces
 from takeup.errors import MissingEngine, UnknownName
-from takeup.training.pipelines.lab import network
-from takeup.training.pipelines.lab.network import PipelineNetwork, rate_bps, uses_namespaces
 from takeup.training.pipelines.profile import Link, Profile
 
 needs_root = pytest.mark.skipif(

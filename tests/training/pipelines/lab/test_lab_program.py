@@ -7,7 +7,7 @@ import os
 import pytest
 
 pytest.importorskip("torch")
-from takeup.training.pipelines.lab import program
+from support.pipeline_lab import program
 
 
 class Rank:

@@ -1,4 +1,4 @@
-"""The laboratory as an experiment: predictions come from a healthy run and the faults, and reports say both."""
+"""The laboratory: predictions come from a healthy run and the faults."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from takeup.cli import takeup
+from support.pipeline_lab import measured as lab
+from support.pipeline_lab.measured import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
+from support.pipeline_lab.trials import LabTrial, TrialOutcome
 from takeup.core.scenario import validate
-from takeup.errors import BadInput, BadScenario
-from takeup.training import experiment as lab
-from takeup.training.experiment import ADAPTIVE, STOCK_1F1B, STOCK_ZB, TrainingScenario, measure, profile_of, run
-from takeup.training.pipelines.lab.trials import LabTrial, TrialOutcome
+from takeup.training.experiment import TrainingScenario, profile_of
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import Schedule
 from takeup.training.pipelines.timing.evaluation import timeline_of
-from takeup.training.report import LabRow, lab_bars, lab_table
 from training.pipeline_profiles import congested, slow
 
 EXTRA_S, HOST_S, HOP_S = 0.0005, 0.0003, 0.0004  # what a real machine adds to operations, between them, to messages
@@ -68,7 +65,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def scenario(**values: Any) -> TrainingScenario:
-    return validate(TrainingScenario, {"verb": "lab", "num_microbatches": 12} | values, "test")
+    return validate(TrainingScenario, {"verb": "plan", "num_microbatches": 12} | values, "test")
 
 
 @pytest.mark.parametrize(
@@ -116,70 +113,6 @@ def test_the_adaptive_schedule_is_told_neither_order_nor_faults_to_plan_for(mach
 
     assert machine.trials[-1].order == ""
     assert machine.trials[-1].planner == "adaptra"
-
-
-def test_a_report_has_a_row_for_each_system_and_checks_gradients(machine: Machine) -> None:
-    report = run(scenario(slow=["2:20"]), quiet=True)
-
-    (table,) = report.tables
-    assert "link 2: 20 ms latency" in table.title
-    assert [row[0] for row in table.rows] == ["stock 1F1B", "stock ZB-H1", "adaptive"]
-    assert table.rows[0][4] == 1.0
-    assert float(str(table.rows[2][4])) > 1.3
-    assert report.holds
-
-
-def test_cables_are_used_if_they_are_asked_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab, "uses_namespaces", lambda link: link == "namespaces")
-
-    by_cable = run(scenario(slow=["2:0+20"], link="namespaces"), quiet=True)
-    everywhere = all(trial.cables for trial in machine.trials)
-    run(scenario(slow=["2:0+20"]), quiet=True)
-
-    assert everywhere
-    assert not any(trial.cables for trial in machine.trials)
-    assert "link 2: 20 ms service, cables between namespaces" in by_cable.tables[0].title
-
-
-def test_if_nothing_is_slow_the_last_link_is(machine: Machine) -> None:
-    run(scenario(op_ms=20), quiet=True)
-
-    assert machine.trials[-1].truth.links == (Link(), Link(), Link(0.04))
-
-
-@pytest.mark.parametrize(
-    ("values", "kind", "words"),
-    [
-        ({"num_stages": 1}, BadInput, "has no link that could be slow"),
-        ({"slow_stages": ["x"]}, BadScenario, "write STAGE:FACTOR"),
-        ({"slow_stages": ["9:2"]}, BadInput, "there is no stage 9"),
-        ({"num_iterations": 2}, BadScenario, "num_iterations"),
-        ({"link": "string"}, BadScenario, "user-space"),
-    ],
-)
-def test_a_mistake_is_one_sentence(machine: Machine, values: dict[str, Any], kind: type[BadInput], words: str) -> None:
-    with pytest.raises(kind, match=words):
-        run(scenario(**values), quiet=True)
-
-
-def test_the_command_prints_the_table(machine: Machine) -> None:
-    result = CliRunner().invoke(
-        takeup, ["training", "lab", "--microbatches", "8", "--slow", "0:5+10", "--quiet", "--json"]
-    )
-
-    assert result.exit_code == 0, result.output
-    assert "link 0: 5 ms latency + 10 ms service" in result.output
-
-
-def test_rows_are_set_beside_the_first() -> None:
-    first, second = (LabRow(name, "", 1.0, taken_s, 0.0, 0, (), None) for name, taken_s in (("a", 2.0), ("b", 0.8)))
-
-    table = lab_table([first, second], "faults")
-    bars = lab_bars([first, second])
-
-    assert [row[3:5] for row in table.rows] == [(-50.0, 1.0), (25.0, 2.5)]
-    assert table.columns[4].name == "faster than a"
-    assert [row["iteration"] for row in bars.rows] == [1000.0, 2000.0, 1000.0, 800.0]
 
 
 def test_the_order_that_was_run_is_the_one_that_is_predicted(machine: Machine) -> None:

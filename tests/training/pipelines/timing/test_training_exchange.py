@@ -1,4 +1,4 @@
-"""Exchanges on the critical path: never worse, always an order that runs, and as good as a solver's on small pipelines."""
+"""Exchanges on the critical path: never worse, always an order that runs, and as good as a solver's."""
 
 from __future__ import annotations
 

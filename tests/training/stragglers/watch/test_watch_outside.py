@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from support import watch_lab_slowness as outside
+from support.pipeline_lab import network as networks
 from support.watch_lab import SlowPeriod, WatchedJob
 from support.watch_lab_slowness import ExternalSlowness, NetworkMesh, PeriodicStops
 from takeup.errors import MissingEngine, TakeupError
-from takeup.training.pipelines.lab import network as networks
 
 PATIENCE_S = 60
 needs_root = pytest.mark.skipif(

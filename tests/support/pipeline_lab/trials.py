@@ -77,7 +77,8 @@ class TrialOutcome:
 
 # Start the program of the laboratory and collect the outcomes of its trials, with a timeout ---------------------------
 
-PROGRAM = "takeup.training.pipelines.lab.program"
+TESTS = Path(__file__).parents[2]
+PROGRAM = "support.pipeline_lab.program"
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 START_S = 120.0  # to import PyTorch on a busy machine
 
@@ -104,7 +105,9 @@ def _command(folder: Path) -> list[str]:
 
 def _watch(folder: Path, limit_s: float, tick: Callable[[], object]) -> str:
     """Run the program until it ends or times out; return its stderr."""
+    paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK[sys.platform], "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = paths
     with (folder / "errors").open("w+", encoding="utf-8") as errors:
         program = subprocess.Popen(
             _command(folder), stdout=subprocess.PIPE, stderr=errors, env=environment, text=True, start_new_session=True

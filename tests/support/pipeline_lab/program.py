@@ -1,4 +1,4 @@
-"""The program of the laboratory: `python -m takeup.training.pipelines.lab.program FOLDER`.
+"""The program of the laboratory: `python -m support.pipeline_lab.program FOLDER`.
 
 Importing PyTorch takes seconds, so it is imported once, and the ranks of each trial are forked. FOLDER contains
 `trials`; the outcome of trial N is written to `N/outcome`.
@@ -28,11 +28,11 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
+from support.pipeline_lab.network import PipelineNetwork
+from support.pipeline_lab.trials import LabTrial, RuntimeName, TrialOutcome
 from takeup.training.pipelines.engine.adapter import actions_of
 from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule
 from takeup.training.pipelines.engine.messages import WorkerThread
-from takeup.training.pipelines.lab.network import PipelineNetwork
-from takeup.training.pipelines.lab.trials import LabTrial, RuntimeName, TrialOutcome
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import Schedule
