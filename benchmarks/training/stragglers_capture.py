@@ -32,7 +32,7 @@ from takeup.training.stragglers.watch.ring_reader import RingCollector
 ROOT = Path(__file__).parents[2]
 MODES = ("alone", "hook", "shim")
 BARS = {"device": 0.003, "host": 0.02}
-NUM_ROUNDS, NUM_STEPS, WARM_UP, NUM_BLOCKS = 5, 150, 30, 400
+NUM_ROUNDS, NUM_STEPS, WARM_UP, NUM_BLOCKS = 5, 150, 30, 200
 cuda: Any = torch.cuda
 HAS_CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_CUDA else "cpu"
@@ -253,17 +253,19 @@ def run_job(mode: str, parts: str, shim: Path | None) -> dict[str, Any]:
         return found
 
 
-def safety(modes: tuple[str, ...], num_runs: int, shim: Path | None, together: int) -> list[bool]:
+def safety(
+    modes: tuple[str, ...], num_runs: int, shim: Path | None, together: int, safe: tuple[str, ...] = SAFETY
+) -> list[bool]:
     """Every part ends in every run, with the result of an unwatched one."""
     with ThreadPoolExecutor(together) as pool:
-        parts = ",".join((*SAFETY, "message"))
+        parts = ",".join((*safe, "message"))
         numbers = {mode: min(4, num_runs) if mode == "alone" else num_runs for mode in modes}
         runs = {
             mode: [pool.submit(run_job, mode, parts, shim) for _ in range(number)] for mode, number in numbers.items()
         }
         found = {mode: [each.result() for each in jobs] for mode, jobs in runs.items()}
     held = []
-    for part in SAFETY:
+    for part in safe:
         alone = next((run[part] for run in found[modes[0]] if not isinstance(run.get(part), str)), None)
         for mode in modes:
             good = [run for run in found[mode] if _is_same(run.get(part), alone)]
@@ -336,6 +338,7 @@ def main() -> int:
     parser.add_argument("--job", nargs=3, metavar=("MODE", "PARTS", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--shim", type=Path, help="the compiled shim")
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--safe", default=",".join(SAFETY), help="parts of the runs for safety")
     parser.add_argument("--modes", default="", help="of alone, hook, shim; all if absent")
     parser.add_argument("--rounds", type=int, default=NUM_ROUNDS)
     parser.add_argument("--seconds", type=float, default=600.0, help="no further round of the costs begins after this")
@@ -347,7 +350,7 @@ def main() -> int:
     name = cuda.get_device_name() if HAS_CUDA else "no CUDA: Gloo on the host"
     print(name, "torch", torch.__version__, "NCCL", cuda.nccl.version() if HAS_CUDA else None)
     modes = tuple(options.modes.split(",")) if options.modes else MODES if options.shim else MODES[:2]
-    held = safety(modes, options.runs, options.shim, options.together)
+    held = safety(modes, options.runs, options.shim, options.together, tuple(options.safe.split(",")))
     print(f"safety took {time.monotonic() - began_s:.0f} s", flush=True)
     held += cost(modes, options.shim, options.rounds, began_s + options.seconds)
     print(f"all took {time.monotonic() - began_s:.0f} s; {sum(held)} of {len(held)} checks hold")
