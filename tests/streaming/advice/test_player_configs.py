@@ -44,9 +44,14 @@ def test_shaka_has_one_goal_for_start_and_resume() -> None:
     assert settings_in(printed("shaka", 15.0)) == {"streaming": {"rebufferingGoal": 15.0, "bufferingGoal": 30.0}}
 
 
+def test_a_start_at_exactly_some_segments_is_printed_a_little_lower() -> None:
+    assert '"initialBufferLevel": 7.9,' in printed("dash.js", 8.0)
+    assert '"rebufferingGoal": 7.9,' in printed("shaka", 8.0)
+
+
 def test_media3_takes_both_in_milliseconds() -> None:
     assert "setBufferDurationsMs(50000, 50000, 2500, 4000)" in printed("media3", 2.5)
-    assert "setBufferDurationsMs(160000, 160000, 80000, 4000)" in printed("media3", 80.0)
+    assert "setBufferDurationsMs(160000, 160000, 79900, 4000)" in printed("media3", 80.0)
 
 
 def test_media3_is_printed_with_the_annotation_that_its_class_needs() -> None:

@@ -456,7 +456,18 @@ def test_the_best_threshold_of_a_player_with_a_goal_is_below_it() -> None:
     assert 0.1 <= capped <= 8.0 < free
 
 
-@pytest.mark.parametrize("values", [{"log": "x.csv"}, {"opportunistic": True}, {"give_up_per_s": 0.1}])
+@pytest.mark.parametrize(
+    "values", [{"log": "x.csv"}, {"opportunistic": True}, {"give_up_per_s": 0.1}, {"variation": 0.5}]
+)
 def test_a_goal_is_refused_where_no_equation_has_it(values: dict[str, Any]) -> None:
     with pytest.raises(BadScenario, match="leave goal_s out"):
         report("predict", goal_s=10.0, **values)
+
+
+def test_a_varying_bit_rate_stalls_more_and_says_where_a_diffusion_is_rough() -> None:
+    plain, varying = (report("predict", variation=variation, start_s=(1.0, 20.0)) for variation in (0.0, 1.0))
+    before, after = (column(each.tables[0], "P(stall)") for each in (plain, varying))
+
+    assert all(more > less for more, less in zip(after, before, strict=True))
+    assert not any("diffusion" in note for note in plain.notes)
+    assert any("a start at 1 s is short for this variation" in note for note in varying.notes)

@@ -46,9 +46,12 @@ class PlayerProfile:
         return Player(start_s, resume_s, goal_s, segment_s, self.rule, top_goal_s, *limits)
 
 
+ROUNDING_S = 0.1
+
+
 def _dash_js(player: Player) -> str:
     buffer = {
-        "initialBufferLevel": _seconds(player.start_s),
+        "initialBufferLevel": _start_s(player),
         "bufferTimeDefault": _seconds(player.goal_s),
         "bufferTimeAtTopQuality": _seconds(player.full_s),
         "bufferTimeAtTopQualityLongForm": _seconds(player.full_s),
@@ -57,12 +60,12 @@ def _dash_js(player: Player) -> str:
 
 
 def _shaka(player: Player) -> str:
-    streaming = {"rebufferingGoal": _seconds(player.start_s), "bufferingGoal": _seconds(player.goal_s)}
+    streaming = {"rebufferingGoal": _start_s(player), "bufferingGoal": _seconds(player.goal_s)}
     return f"player.configure({json.dumps({'streaming': streaming}, indent=2)});"
 
 
 def _media3(player: Player) -> str:
-    goal_ms, start_ms, resume_ms = (round(1000 * each) for each in (player.goal_s, player.start_s, player.again_s))
+    goal_ms, start_ms, resume_ms = (round(1000 * each) for each in (player.goal_s, _start_s(player), player.again_s))
     builder = f"DefaultLoadControl.Builder().setBufferDurationsMs({goal_ms}, {goal_ms}, {start_ms}, {resume_ms})"
     return f"@OptIn(UnstableApi::class)\nval loadControl = {builder}.build()"
 
@@ -72,7 +75,7 @@ def _hls_js(player: Player) -> str:
         f"const hls = new Hls({{ maxBufferLength: {player.goal_s:g}, maxBufferSize: 0, startFragPrefetch: true }});\n"
         "hls.on(Hls.Events.FRAG_BUFFERED, () => {  // with <video> not set to autoplay\n"
         "  const { buffered, currentTime, paused } = hls.media;\n"
-        f"  if (paused && currentTime === 0 && buffered.length && buffered.end(0) >= {player.start_s:g})"
+        f"  if (paused && currentTime === 0 && buffered.length && buffered.end(0) >= {_start_s(player):g})"
         " hls.media.play();\n});"
     )
 
@@ -81,9 +84,15 @@ def _avplayer(player: Player) -> str:
     return (
         "player.automaticallyWaitsToMinimizeStalling = false\n"
         f"item.preferredForwardBufferDuration = {player.goal_s:g}\n"
-        f"// observe item.loadedTimeRanges: player.playImmediately(atRate: 1) when {player.start_s:g} s are ahead,\n"
+        f"// observe item.loadedTimeRanges: player.playImmediately(atRate: 1) when {_start_s(player):g} s are ahead,\n"
         "// at the start and after every AVPlayerItemPlaybackStalled"
     )
+
+
+def _start_s(player: Player) -> float:
+    """The threshold, a little less if it is some whole segments: a player that rounds would wait for one more."""
+    is_whole = player.segment_s > 0 and player.start_s > 0 and player.start_s % player.segment_s == 0
+    return _seconds(player.start_s - ROUNDING_S * is_whole)
 
 
 def _seconds(value: float) -> float:

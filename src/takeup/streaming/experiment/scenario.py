@@ -66,7 +66,7 @@ class StreamingScenario:
         if self.verb != "predict" and (len(self.arrivals_per_s) > 1 or len(self.start_s) > 1):
             raise BadScenario(f"{self.verb!r} takes one arrival rate and one start threshold; 'predict' takes lists")
         if self.goal_s is not None and (self.opportunistic or self.give_up_per_s > 0 or self.variation > 0):
-            raise BadScenario("a buffer goal is solved for plain sharing, one rate, viewers that stay; leave it out")
+            raise BadScenario("a buffer goal needs plain sharing, one bit rate and viewers that stay; leave goal_s out")
         if self.goal_s is not None and (self.log or self.model or self.verb == "run"):
             raise BadScenario("a buffer goal on a log is replayed by 'takeup streaming advise'; leave goal_s out")
         if not 0 <= self.give_up_per_s < float("inf"):

@@ -1,21 +1,9 @@
 """Solvers by name. To add one: a file here, a line in SOLVERS, a test, a row in the domain's README."""
 
-from typing import Protocol
-
 from takeup.errors import UnknownName
-from takeup.streaming.contract import Solver
-from takeup.streaming.model import Chain
 from takeup.streaming.solvers.diffusion import DiffusionSolver
 from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
-from takeup.streaming.solvers.solution import Solution
-
-
-class ChainSolver(Solver, Protocol):
-    """A solver that also gives the solution of a chain for all thresholds."""
-
-    def solution(self, chain: Chain) -> Solution:
-        """The solution, from which answers for any player follow."""
-
+from takeup.streaming.solvers.solution import ChainSolver
 
 SOLVERS: dict[str, ChainSolver] = {
     "riccati": RiccatiSolver(),

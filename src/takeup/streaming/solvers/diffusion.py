@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.streaming.model import Chain, Player, QoeMetrics
+from takeup.streaming.model import Chain
 from takeup.streaming.numerics import censor, schur_basis
 from takeup.streaming.solvers.fluid import STILL_DRIFT, riccati_playing_phase
-from takeup.streaming.solvers.solution import PlayingPhase, Solution
+from takeup.streaming.solvers.solution import ChainSolver, PlayingPhase, Solution
 
 Indices = npt.NDArray[np.intp]
 
@@ -36,17 +36,12 @@ SMALLEST_VARIANCE = 1e-7  # per second; below it the noise moves a buffer by les
 # The wait before playback is computed without scatter: over seconds of content its effect is negligible.
 
 
-class DiffusionSolver:
+class DiffusionSolver(ChainSolver):
     """Exact for chains with variance in any of their states."""
 
     name = "diffusion"
 
-    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
-        """What viewers experience in this chain."""
-        return self.solution(chain).answer(player)
-
     def solution(self, chain: Chain) -> Solution:
-        """The chain solved once, for many players."""
         return Solution(chain, diffusion_playing_phase(chain), self.name)
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Floats
-from takeup.streaming.model import Chain, Player, QoeMetrics
+from takeup.streaming.model import Chain
 from takeup.streaming.numerics import CensoredChain, censor, expm_of_rates, schur_basis
-from takeup.streaming.solvers.solution import PlayingPhase, Solution
+from takeup.streaming.solvers.solution import ChainSolver, PlayingPhase, Solution
 
 Numbers = npt.NDArray[Any]  # real or complex
 
@@ -42,17 +42,12 @@ MOST_STEPS = 60  # each doubles the horizon; 11 to 20 are usual
 # 2006.
 
 
-class DoublingSolver:
+class DoublingSolver(ChainSolver):
     """Exact for chains whose variance is zero, with relative accuracy in deep tails."""
 
     name = "doubling"
 
-    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
-        """What viewers experience in this chain."""
-        return self.solution(chain).answer(player)
-
     def solution(self, chain: Chain) -> Solution:
-        """The chain solved once, for many players."""
         blocks, watched = fluid_blocks(chain)
         playback = playing_phase(blocks, watched, psi_by_doubling(blocks))
         return Solution(chain, playback, self.name, lambda goal_s: goal_phase(chain, goal_s))
@@ -141,17 +136,12 @@ def _cayley(blocks: FluidBlocks) -> tuple[Numbers, Numbers, Numbers, Numbers]:
 LARGEST_SPREAD = 1e6  # of rates per second of buffer, above which the Schur form loses more than six digits
 
 
-class RiccatiSolver:
+class RiccatiSolver(ChainSolver):
     """Exact for chains whose variance is zero; a variance is left out (`diffusion` takes it in)."""
 
     name = "riccati"
 
-    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
-        """What viewers experience in this chain."""
-        return self.solution(chain).answer(player)
-
     def solution(self, chain: Chain) -> Solution:
-        """The chain solved once, for many players."""
         return Solution(chain, riccati_playing_phase(chain), self.name, lambda goal_s: goal_phase(chain, goal_s))
 
 

@@ -1,6 +1,7 @@
 """A solved chain: the two phases of a video, the law of its stalls, and the answer for any thresholds."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -307,3 +308,17 @@ class Solution:
         cycle = self.playback.slope()[columns] + rates @ self.playback.empties(0.0) / fill
         per_content = np.column_stack([np.ones(len(columns)), self.chain.give_up[columns]]) / fill
         return np.asarray(np.linalg.solve(-cycle, per_content), dtype=np.float64)
+
+
+class ChainSolver(ABC):
+    """A solver that gives the solution of a chain for all thresholds."""
+
+    name: str
+
+    @abstractmethod
+    def solution(self, chain: Chain) -> Solution:
+        """The chain solved once, for many players."""
+
+    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
+        """What viewers experience in this chain."""
+        return self.solution(chain).answer(player)
