@@ -6,6 +6,7 @@ from benchmarks.support.parts import run_part
 
 PARTS = {
     "schedulers": "scheduling passes, the whole fleet, all schedulers on one pool",
+    "windows": "two-week windows of recorded and generated jobs under all schedulers, from one state",
     "labs": "the controllers of a real Slurm and a real Kubernetes API server",
     "forecast": "demand of the next hours, compared with persistence and OrgLinear",
 }

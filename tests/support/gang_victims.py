@@ -44,19 +44,14 @@ def is_promised(run: Run, now_s: float) -> bool:
 def price_gpu_s(run: Run, now_s: float, rules: SchedulerRules) -> float:
     """What the eviction of a run costs, promises aside."""
     restart_s = rules.restart_small_s if run.job.num_gpus <= 8 else rules.restart_large_s
-    lost = run.job.num_gpus * (now_s - run.saved_s + restart_s)
-    return lost * (1 + rules.repeat_price_share * run.num_evictions)
+    return run.job.num_gpus * (now_s - run.saved_s + restart_s)
 
 
 def prices_gpu_s(runs: Sequence[Run], now_s: float, rules: SchedulerRules) -> Floats:
-    """Prices in which a job evicted too often outweighs all others, and a broken promise outweighs even these."""
+    """Prices in which a broken promise outweighs all others."""
     prices = np.array([price_gpu_s(run, now_s, rules) for run in runs], np.float64)
-    for is_dear in (
-        [run.num_evictions >= rules.max_evictions for run in runs],
-        [is_promised(run, now_s) for run in runs],
-    ):
-        prices += np.array(is_dear, np.bool_) * (prices.sum() + 1.0)
-    return prices
+    is_dear = np.array([is_promised(run, now_s) for run in runs], np.bool_)
+    return prices + is_dear * (prices.sum() + 1.0)
 
 
 def _evictable(state: State, pool: str, rules: SchedulerRules) -> list[Run]:

@@ -253,10 +253,8 @@ class PlainPass:
         run = self.runs[name]
         restart_s = 40 if run.job.num_gpus <= 8 else 60
         cost = self.lost(name) + restart_s * run.job.num_gpus
-        cost *= 1 + self.rules.repeat_price_share * run.num_evictions
         is_promised = run.grade == Grade.GUARANTEED and self.now_s - run.start_s < 3600 * run.job.guarantee_h
-        cost += 1e12 if is_promised else 0
-        return cost + (1e9 if run.num_evictions >= self.rules.max_evictions else 0)
+        return cost + (1e12 if is_promised else 0)
 
     def cheapest(
         self, node: str, here: list[str], idle: int, asked: int, room: int

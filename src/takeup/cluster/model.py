@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from takeup.core.arrays import Floats, Ints
+from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
 
 
@@ -277,3 +277,15 @@ class Workload:
         if not is_right.all():
             place = int(np.argmin(is_right))
             raise BadInput(f"{name}[{place}] is {getattr(self, name)[place]:g}; expected {expected}")
+
+
+def fits_pool(workload: Workload) -> Bools:
+    """Which jobs could run if their pool were empty."""
+    fits = np.zeros(workload.num_jobs, np.bool_)
+    shapes = np.stack([workload.job_pool, np.maximum(1, workload.job_gpus).astype(np.int64)], axis=1)
+    for pool, asked in np.unique(shapes, axis=0).tolist():
+        num_places = int((workload.node_gpus[workload.node_pool == pool] // asked).sum())
+        alike = (shapes[:, 0] == pool) & (shapes[:, 1] == asked)
+        per_place = np.where(workload.job_gpus < 1, np.floor(1 / np.minimum(workload.job_gpus, 1)), 1)
+        fits |= alike & (workload.job_workers <= num_places * per_place)
+    return fits

@@ -12,7 +12,7 @@ from takeup.cluster.model import Evict, Grade, Job, Kind, Run, State, Waiting
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.rules import CHEAPEST, SchedulerRules
 
-RULES = SchedulerRules(victims=CHEAPEST, repeat_price_share=0.5)
+RULES = SchedulerRules(victims=CHEAPEST)
 GANG = Job("gang", Kind.HIGH, "org", "a100", 4.0, 3, 1e6)
 
 

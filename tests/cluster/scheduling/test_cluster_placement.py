@@ -168,15 +168,6 @@ def test_nobody_is_evicted_for_a_gang_that_does_not_fit_anyway() -> None:
     assert started(decisions) == {}
 
 
-def test_who_was_evicted_more_often_costs_more() -> None:
-    fresh, tired = spot_run("fresh", ("n0",), 8, 1000), spot_run("tired", ("n1",), 8, 900)
-    again = Run(tired.job, tired.nodes, tired.start_s, tired.grade, tired.saved_s, num_evictions=2)
-    runs = [fresh, again, high_run("h", ("n2",), 8)]
-
-    assert evicted(decide(SchedulerRules(victims=CHEAPEST), runs, high("new", 8))) == ["tired"]
-    assert evicted(decide(SchedulerRules(victims=CHEAPEST, repeat_price_share=0.5), runs, high("new", 8))) == ["fresh"]
-
-
 def test_smaller_jobs_pass_one_that_does_not_fit_only_if_the_rules_say_so() -> None:
     runs = [high_run("h", ("n0", "n1"), 8)]
     jobs = high("big", 8, 2), high("small", 1)

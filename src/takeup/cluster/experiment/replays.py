@@ -80,7 +80,7 @@ def simulate(scenario: ClusterScenario, quiet: bool) -> Report:
     """One policy, or a few: how it went, hour by hour."""
     workload, notes = load_workload(scenario)
     outcomes = _outcomes(scenario, scenario.policies, workload, quiet)
-    return _replayed(scenario, workload, outcomes, notes, *map(quota_series, outcomes))
+    return _replayed(scenario, workload, outcomes, notes, (), tuple(map(quota_series, outcomes)))
 
 
 def compare(scenario: ClusterScenario, quiet: bool) -> Report:
@@ -88,7 +88,7 @@ def compare(scenario: ClusterScenario, quiet: bool) -> Report:
     workload, notes = load_workload(scenario)
     outcomes = _outcomes(scenario, scenario.policies, workload, quiet)
     bars = (eviction_bars(outcomes), wait_bars(outcomes), usage_bars(outcomes))
-    return _replayed(scenario, workload, outcomes, notes, *bars)
+    return _replayed(scenario, workload, outcomes, notes, bars, ())
 
 
 def benefit(scenario: ClusterScenario, quiet: bool) -> Report:
@@ -119,13 +119,14 @@ def _outcome(point: tuple[ClusterScenario, str]) -> Outcome:
 
 
 def _replayed(
-    scenario: ClusterScenario, workload: Workload, outcomes: list[Outcome], notes: tuple[str, ...], *charts: Series
-) -> Report:
+    scenario: ClusterScenario, workload: Workload, outcomes: list[Outcome], notes: tuple[str, ...],
+    first: tuple[Series, ...], last: tuple[Series, ...],
+) -> Report:  # fmt: skip
     tables = [schedulers_table(outcomes), classes_table(outcomes)]
     if len(workload.pools) > 1:
         tables.append(pools_table(outcomes))
     title = f"Cluster: {', '.join(scenario.policies)} on {workload.name}"
-    shown = (*charts, allocation_series(outcomes), eviction_series(outcomes))
+    shown = (*first, allocation_series(outcomes), eviction_series(outcomes), *last)
     return report_on(scenario, title, *tables, *shown, notes=_notes(workload, notes))
 
 

@@ -20,13 +20,11 @@ GFS = GFS_PUBLISHED._replace(
     score=rules.SHELTERED,
     victims=rules.CHEAPEST,
     opportunistic=True,
-    max_evictions=3,
     ageing_s=6 * 3600.0,
     wait_price=10.0,
     moves=True,
-    repeat_price_share=0.5,
 )
-GFS_NOTICE = GFS._replace(notice_s=60.0)
+GFS_NOTICE = GFS._replace(notice_s=60.0, wait_price=30.0)  # what is saved first costs little to evict
 GFS_PROMISED = GFS._replace(opportunistic=False)
 GFS_SIMPLE_PLACE = GFS._replace(score=rules.BEST_FIT)
 GFS_SIMPLE_PREEMPT = GFS._replace(victims=rules.TIGHTEST)

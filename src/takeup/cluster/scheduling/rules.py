@@ -44,11 +44,9 @@ class SchedulerRules(NamedTuple):
     lease_overhead_s: float = 0.0  # and pays this each time
     lease_moved_only: bool = False  # or only if it could not stay
     min_runtime_s: float = 0.0  # spot jobs are not evicted before this runtime
-    max_evictions: int = 1_000_000  # jobs with this many evictions are the last to be evicted again
     ageing_s: float = 0.0  # a job that waits longer is served first
     notice_s: float = 0.0  # time that victims get to save their work
     wait_price: float = inf  # spot GPU-hours worth giving up for one hour less of waiting of a high-priority GPU
     moves: bool = False  # narrow spot jobs move elsewhere where a wider job then fits
     reserves: bool = False  # EASY backfill: nothing delays the first job that does not fit, by time limits
     high_share: float = 1.0  # of the pool, up to which high-priority jobs evict: their nominal quota
-    repeat_price_share: float = 0.0  # more for every earlier eviction

@@ -23,7 +23,6 @@ from takeup.core.compiled import inner
 
 AGREED, CHOSEN = 1, 2
 PROMISE_PRICE = 1e12  # a promise is broken only where nothing else helps; once it was kept, it protects no longer
-CAP_PRICE = 1e9  # likewise for a job that was evicted too often, among those without a promise
 SECONDS_OF_A_MONTH = 744 * 3600.0
 
 
@@ -67,11 +66,8 @@ def lost_gpu_s(fleet: Fleet, job: int, now_s: float) -> float:
 @inner
 def price(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> float:
     """What the eviction of a job costs, in GPU-seconds; prices order victims, they never forbid one."""
-    it = fleet.jobs[job]
     cost = lost_gpu_s(fleet, job, now_s) + restart_gpu_s(fleet, job, rules)
-    cost *= 1.0 + rules.repeat_price_share * it.num_evictions
-    cost += PROMISE_PRICE if it.promised == 1 else 0.0
-    return float(cost + (CAP_PRICE if it.num_evictions >= rules.max_evictions else 0.0))
+    return float(cost + (PROMISE_PRICE if fleet.jobs[job].promised == 1 else 0.0))
 
 
 @inner

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.contract import Evidence
-from takeup.cluster.model import Grade, Kind, Workload
+from takeup.cluster.model import Grade, Kind, Workload, fits_pool
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling import layout
 from takeup.cluster.scheduling.counters import enqueue_all
@@ -175,18 +175,6 @@ class _PoolReplay:
         now = float(np.count_nonzero(nodes["high_milli"]))
         self.high_nodes[hour] = np.fmax(self.high_nodes[hour], now)
         return float(self.high_nodes[hour])
-
-
-def fits_pool(workload: Workload) -> Bools:
-    """Which jobs could run if their pool were empty."""
-    fits = np.zeros(workload.num_jobs, np.bool_)
-    shapes = np.stack([workload.job_pool, np.maximum(1, workload.job_gpus).astype(np.int64)], axis=1)
-    for pool, asked in np.unique(shapes, axis=0).tolist():
-        num_places = int((workload.node_gpus[workload.node_pool == pool] // asked).sum())
-        alike = (shapes[:, 0] == pool) & (shapes[:, 1] == asked)
-        per_place = np.where(workload.job_gpus < 1, np.floor(1 / np.minimum(workload.job_gpus, 1)), 1)
-        fits |= alike & (workload.job_workers <= num_places * per_place)
-    return fits
 
 
 def _outcome(

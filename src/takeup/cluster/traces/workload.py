@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from takeup.cluster.model import Kind, Workload
+from takeup.cluster.model import Kind, Workload, fits_pool
 from takeup.core.arrays import Bools, Floats, Ints
 from takeup.core.limits import LONGEST_S, MOST_COUNT
 from takeup.core.seeds import Streams
@@ -266,7 +266,7 @@ def load(
         job_guarantee_h=np.where(is_spot, options.guarantee_h, 0.0),
         job_checkpoint_s=np.full(len(order), options.checkpoint_s),
     )
-    return LoadedTrace(workload, len(rows.used), dict(rows.skipped), _num_too_large(workload), notes)
+    return LoadedTrace(workload, len(rows.used), dict(rows.skipped), int((~fits_pool(workload)).sum()), notes)
 
 
 def _skip_unknown(rows: TraceRows, unknown: npt.NDArray[np.bool_], pool: Texts, options: TraceOptions) -> None:
@@ -283,18 +283,6 @@ def _numbered(texts: Texts) -> tuple[Ints, tuple[str, ...]]:
     numbers: dict[str, int] = {}
     places = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
     return places, tuple(numbers)
-
-
-def _num_too_large(workload: Workload) -> int:
-    """Jobs that do not fit into their pool even when it is empty."""
-    count = 0
-    for pool in range(len(workload.pools)):
-        sizes, mine = workload.node_gpus[workload.node_pool == pool], workload.job_pool == pool
-        gpus, workers = workload.job_gpus[mine], workload.job_workers[mine]
-        for asked in np.unique(gpus).tolist():
-            room = int((sizes // asked).sum()) if asked >= 1 else int(sizes.sum()) * int(1 // asked)
-            count += int((workers[gpus == asked] > room).sum())
-    return count
 
 
 def skip_odd_sizes(rows: TraceRows, gpus: str, workers: str | None = None, *, strict: bool) -> None:

@@ -15,7 +15,7 @@ from math import inf, isfinite
 import numpy as np
 
 from takeup.cluster.engines.slurm.commands import Row
-from takeup.cluster.model import Grade, Kind, Workload
+from takeup.cluster.model import Grade, Job, Kind, Workload
 
 # What jobs declare in their comments: `takeup saved_s=1794755830 checkpoint_s=600 guarantee_h=2` ----------------------
 #
@@ -332,18 +332,7 @@ def _gpus_on(row: Row, nodes: tuple[str, ...]) -> tuple[int, ...]:
 # What ran, from the accounting database, as a workload to replay under another scheduler ------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _PastJob:
-    """A job that ran."""
-
-    kind: Kind
-    pool: str
-    organisation: str
-    num_gpus: int
-    num_nodes: int
-    submit_s: float
-    duration_s: float
-    remarks: Remarks
+_PastJob = tuple[Job, float]  # a job that ran, and for how long
 
 
 def past_workload(
@@ -355,13 +344,13 @@ def past_workload(
     for row in rows:
         try:
             found = _past(row, nodes, classes, begin_s, skipped)
-            key = (int(row["job_id"]), found.pool if found else "")
+            key = (int(row["job_id"]), found[0].pool if found else "")
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             skipped["malformed"] += 1
             continue
         if found is not None:
             jobs[key] = _joined(jobs[key], found) if key in jobs else found
-    return _workload(sorted(jobs.values(), key=lambda job: job.submit_s), nodes), skipped
+    return _workload(sorted(jobs.values(), key=lambda it: it[0].submit_s), nodes), skipped
 
 
 def _past(
@@ -384,16 +373,19 @@ def _past(
         skipped[reason] += 1
         return None
     comment = (row.get("comment") or {}).get("job") or ""
-    kind = Kind.HIGH if grade == Grade.HIGH else Kind.SPOT
-    submit_s = max(0.0, float(times.get("submission") or 0) - begin_s)
     remarks = read_remarks((str(comment),), np.inf)
-    return _PastJob(kind, pool, str(row.get("account") or ""), gpus, num_nodes, submit_s, duration_s, remarks)
+    job = Job(
+        str(row["job_id"]), Kind.HIGH if grade == Grade.HIGH else Kind.SPOT, str(row.get("account") or ""), pool,
+        gpus // num_nodes, num_nodes, max(0.0, float(times.get("submission") or 0) - begin_s),
+        remarks.guarantee_h, remarks.checkpoint_s,
+    )  # fmt: skip
+    return job, duration_s
 
 
 def _joined(first: _PastJob, second: _PastJob) -> _PastJob:
     """Two runs of a job as one."""
-    early, late = sorted((first, second), key=lambda job: job.submit_s)
-    return replace(early, duration_s=early.duration_s + late.duration_s, remarks=late.remarks)
+    (early, early_s), (late, late_s) = sorted((first, second), key=lambda it: it[0].submit_s)
+    return replace(early, guarantee_h=late.guarantee_h, checkpoint_s=late.checkpoint_s), early_s + late_s
 
 
 def _allocated(row: Row) -> tuple[int, str]:
@@ -404,22 +396,20 @@ def _allocated(row: Row) -> tuple[int, str]:
     return gpus.get("gpu", 0), models[0] if len(models) == 1 else ""
 
 
-def _workload(jobs: list[_PastJob], nodes: Mapping[str, NodeRow]) -> Workload:
+def _workload(past: list[_PastJob], nodes: Mapping[str, NodeRow]) -> Workload:
+    jobs, durations_s = [job for job, _ in past], [duration_s for _, duration_s in past]
     pools = tuple(dict.fromkeys(node.model for node in nodes.values()))
     organisations = tuple(dict.fromkeys(job.organisation for job in jobs))
-    return Workload(
-        name="slurm",
-        pools=pools,
-        organisations=organisations,
-        node_pool=np.array([pools.index(node.model) for node in nodes.values()], np.int64),
-        node_gpus=np.array([node.num_gpus for node in nodes.values()], np.int64),
-        job_kind=np.array([job.kind for job in jobs], np.int64),
-        job_pool=np.array([pools.index(job.pool) for job in jobs], np.int64),
-        job_organisation=np.array([organisations.index(job.organisation) for job in jobs], np.int64),
-        job_gpus=np.array([job.num_gpus / job.num_nodes for job in jobs], np.float64),
-        job_workers=np.array([job.num_nodes for job in jobs], np.int64),
-        job_submit_s=np.array([job.submit_s for job in jobs], np.float64),
-        job_duration_s=np.array([job.duration_s for job in jobs], np.float64),
-        job_guarantee_h=np.array([job.remarks.guarantee_h for job in jobs], np.float64),
-        job_checkpoint_s=np.array([job.remarks.checkpoint_s for job in jobs], np.float64),
-    )
+    whole = {
+        "node_pool": [pools.index(node.model) for node in nodes.values()],
+        "node_gpus": [node.num_gpus for node in nodes.values()],
+        "job_kind": [job.kind for job in jobs],
+        "job_pool": [pools.index(job.pool) for job in jobs],
+        "job_organisation": [organisations.index(job.organisation) for job in jobs],
+        "job_workers": [job.num_workers for job in jobs],
+    }
+    real = {name: [getattr(job, name) for job in jobs] for name in ("submit_s", "guarantee_h", "checkpoint_s")}
+    real |= {"gpus": [job.gpus_per_worker for job in jobs], "duration_s": durations_s}
+    columns = {name: np.array(values, np.int64) for name, values in whole.items()}
+    columns |= {f"job_{name}": np.array(values, np.float64) for name, values in real.items()}
+    return Workload("slurm", pools, organisations, **columns)
