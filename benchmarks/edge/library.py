@@ -13,6 +13,7 @@ import benchmarks.support.one_thread  # noqa: F401  before numpy
 
 # isort: split
 import csv
+import multiprocessing
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -29,14 +30,14 @@ from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
 from takeup.edge.model import Instance
 from takeup.edge.planning import solve
-from takeup.edge.policies import find_policy
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 from takeup.edge.traces.library import NUM_CELLS, RESULTS, SEED, cell_traits, library_cell
 from takeup.edge.validate import violation_of_answer
+from takeup.papers.edge.baselines import COMPARED
 
 STRIDE = 7  # prime to the number of cells
 SMALL, SMALL_MS, LARGE_MS, QUICK_MS = 60, 2000.0, 10_000.0, 10.0
-MOST_PLAIN = 60  # devices up to which policies without kernels are tried
+MOST_PLAIN = 40  # devices up to which `joint` and `gma` are tried with neighbours or modulations
 GROUP_SIZES, NUM_SLOTS, MILP_S = (1, 2, 4, 8, 16), 16, 1.0
 FIELDS = ("cell", "worth_j", "bound_j", "budget_ms", "cpu_s", "quick_j", "quick_s", "joint", "gma", "milp", "rounded")
 OTHERS = ("joint", "gma", "milp", "rounded")
@@ -141,27 +142,30 @@ def row_of(number: int, share: float) -> dict[str, float]:
             row |= {"worth_j": answer.worth_j, "bound_j": answer.bound_j or np.inf, "cpu_s": used_s}
     is_plain = traits.contiguous or traits.modulated
     for name in ("joint", "gma"):
-        if not is_plain or traits.num_devices <= MOST_PLAIN // 2:
-            row[name] = find_policy(name).allocate(instance).worth_j
+        if not is_plain or traits.num_devices <= MOST_PLAIN:
+            row[name] = COMPARED[name].allocate(instance).worth_j
     return row | programs(instance)
 
 
-def solve_rows(path: Path, first: int, count: int, share: float) -> None:
-    """Append a row for every cell that has none."""
+def solve_rows(path: Path, first: int, count: int, share: float, jobs: int) -> None:
+    """Append a row for every cell that has none; each cell is solved by one process."""
     done = {int(row["cell"]) for row in read_rows(path)}
+    numbers = [place * STRIDE % NUM_CELLS for place in range(first, first + count)]
     solve(library_cell(0), budget_ms=100.0)  # compiles everything
     solve(library_cell(220), budget_ms=100.0)
-    with progress("library", count) as tick:
-        for place in range(first, first + count):
-            number = place * STRIDE % NUM_CELLS
-            if number not in done:
-                row = row_of(number, share)
-                with path.open("a", encoding="utf-8", newline="") as file:
-                    writer = csv.DictWriter(file, FIELDS, restval="")
-                    if file.tell() == 0:
-                        writer.writeheader()
-                    writer.writerow(row)
+    waiting = [(number, share) for number in numbers if number not in done]
+    with progress("library", len(waiting)) as tick, multiprocessing.get_context("fork").Pool(jobs) as pool:
+        for row in pool.imap_unordered(_row_of, waiting):
+            with path.open("a", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, FIELDS, restval="")
+                if file.tell() == 0:
+                    writer.writeheader()
+                writer.writerow(row)
             tick()
+
+
+def _row_of(asked: tuple[int, float]) -> dict[str, float]:
+    return row_of(*asked)
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
@@ -246,7 +250,8 @@ def report(rows: list[dict[str, float]], command: str) -> Report:
     notes = (
         f"Command: {command}. Versions: {versions(('takeup', 'numpy', 'scipy', 'numba'))}.",
         f"{len(rows)} of {NUM_CELLS} cells were run, with {_budgets(rows)} of CPU time, and 10 ms.",
-        f"Cells with each other method: {counts}; joint and gma without kernels only up to {MOST_PLAIN // 2} devices.",
+        f"Cells with each other method: {counts}; "
+        f"joint and gma with neighbours or modulations only up to {MOST_PLAIN} devices.",
     )
     return Report(
         "Edge: the instance library", "edge", {"command": command}, SEED, (by_setting(rows),), (), tuple(checks), notes
@@ -269,8 +274,9 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, default=Path("library-rows.csv"), help="the file of rows")
     parser.add_argument("--share", type=float, default=1.0, help="share of the usual budgets")
     parser.add_argument("--publish", action="store_true", help="write the results of the library")
+    parser.add_argument("--jobs", type=int, default=1, help="cells that are solved at once")
     options = parser.parse_args()
-    solve_rows(options.rows, options.first, options.count, options.share)
+    solve_rows(options.rows, options.first, options.count, options.share, options.jobs)
     rows = read_rows(options.rows)
     if options.publish:
         publish_rows(rows)

@@ -29,11 +29,11 @@ def test_every_verb_explains_itself(run: Run, verb: str) -> None:
 
 WITH_REPORT = [
     ("solve", *SMALL),
-    ("solve", *SMALL, "--policy", "joint", "--objective", "count", "--cores", "2", "--edge-hz", "4e8"),
-    ("solve", *SMALL, "--policy", "joint_plus", "--contiguous", "--modulations", "cqi", "--subcarriers", "6"),
-    ("compare", "local,joint,min_group", *SMALL, "--instances", "2"),
-    ("simulate", "joint,radio_first", *SMALL, "--arrivals", "50", "--cycles-shape", "4", "--gain-error-db", "2"),
-    ("run", "joint", *SMALL, "--dry-run"),
+    ("solve", *SMALL, "--policy", "greedy", "--objective", "count", "--cores", "2", "--edge-hz", "4e8"),
+    ("solve", *SMALL, "--policy", "auto", "--contiguous", "--modulations", "cqi", "--subcarriers", "6"),
+    ("compare", "greedy,exact,auto", *SMALL, "--instances", "2"),
+    ("simulate", "greedy,exact", *SMALL, "--arrivals", "50", "--cycles-shape", "4", "--gain-error-db", "2"),
+    ("run", "greedy", *SMALL, "--dry-run"),
     ("size", *SMALL, "--target", "0.5", "--instances", "2"),
 ]
 
@@ -64,7 +64,7 @@ def test_an_instance_from_a_file_is_solved(run: Run, tmp_path: Path) -> None:
 
 
 def test_every_answer_has_a_gap_and_prices(run: Run) -> None:
-    report = report_of(run("edge", "solve", *SMALL, "--policy", "cpu_first", "--json"))
+    report = report_of(run("edge", "solve", *SMALL, "--policy", "greedy", "--json"))
 
     assert "at most" in report.tables[0].note
     ((_, _, saving_j, worth_j, bound_j, gap),) = report.tables[1].rows
@@ -88,12 +88,6 @@ def test_more_devices_are_served_when_they_are_counted(run: Run) -> None:
     assert served[1] >= served[0]
 
 
-def test_a_policy_that_forgets_the_cpu_is_called_a_reference(run: Run) -> None:
-    report = report_of(run("edge", "compare", "joint,min_group", *SMALL, "--instances", "1", "--json", "--quiet"))
-
-    assert report.notes == ("min_group lets tasks overlap on the CPU: a reference, not a contender",)
-
-
 def test_the_least_amounts_grow_with_the_target(run: Run) -> None:
     def least(target: float) -> list[object]:
         outcome = run("edge", "size", *SMALL, "--target", target, "--instances", "2", "--json", "--quiet")
@@ -110,7 +104,7 @@ def test_the_least_amounts_grow_with_the_target(run: Run) -> None:
     ("arguments", "sentence"),
     [
         (("solve", "--setting", "papper"), "did you mean 'paper'"),
-        (("solve", "--policy", "jont"), "did you mean 'joint'"),
+        (("solve", "--policy", "gredy"), "did you mean 'greedy'"),
         (("solve", "--objective", "enrgy"), "did you mean 'energy'"),
         (("solve", "missing.json"), "missing.json"),
         (("solve", "--devices", "-1"), "--devices"),
@@ -118,10 +112,9 @@ def test_the_least_amounts_grow_with_the_target(run: Run) -> None:
         (("solve", "--cores", "0"), "--cores"),
         (("solve", "--edge-hz", "-1"), "--edge-hz"),
         (("solve", "--modulations", "qam"), "modulations"),
-        (("solve", "--policy", "joint,auto"), "takes one policy"),
+        (("solve", "--policy", "greedy,auto"), "takes one policy"),
         (("solve", "--channel", "nowhere.csv"), "nowhere.csv"),
-        (("simulate", "min_group", *SMALL), "ignores the CPU"),
-        (("simulate", "joint", "--arrivals", "0"), "--arrivals"),
+        (("simulate", "greedy", "--arrivals", "0"), "--arrivals"),
         (("size", "--target", "1.5"), "--target"),
         (("run", "--engine", "cluodlet", *SMALL), "did you mean 'cloudlet'"),
         (("run", "--link", "cable", *SMALL), "no link 'cable'"),

@@ -12,8 +12,6 @@ from edge.offloads import four_devices
 from takeup.core.render import to_text, write
 from takeup.core.report import Report, Series, Table
 from takeup.edge.model import Answer, Instance, Prices, Reason
-from takeup.edge.policies.joint import Joint
-from takeup.edge.policies.separate import Local, MinimumGroups
 from takeup.edge.report import (
     comparison_bars,
     comparison_table,
@@ -28,6 +26,7 @@ from takeup.edge.report import (
 )
 from takeup.edge.results import Played, PlayedTask, ResourceUsage, SimulatedTask, SimulationResult
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
+from takeup.papers.edge.joint import Joint, Local, MinimumGroups
 
 NAN = float("nan")
 

@@ -9,8 +9,6 @@ from takeup.edge.model import Prices as Prices
 from takeup.edge.model import Radio as Radio
 from takeup.edge.model import Reason as Reason
 from takeup.edge.model import with_objective as with_objective
-from takeup.edge.planning import BatchAnswer as BatchAnswer
-from takeup.edge.planning import joint_batch as joint_batch
 from takeup.edge.planning import solve as solve
 from takeup.edge.policies import POLICIES as POLICIES
 from takeup.edge.policies import find_policy as find_policy

@@ -53,7 +53,7 @@ def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
 def edge() -> None:
     """Plan radio and CPU for edge offloading together, with a proven optimality gap.
 
-    Policies: auto exact cg joint_plus joint gma radio_first cpu_first local min_group.
+    Policies: auto exact greedy.
     Settings: paper radio_tight modern umi uma.
     """
 
@@ -81,7 +81,7 @@ def compare(policies: str, as_json: bool, out: Path | None, quiet: bool, **setti
 
 
 @edge.command()
-@click.argument("policies", default="joint_plus")
+@click.argument("policies", default="greedy")
 @click.option("--instance", help="Tasks from this file, which arrive at their release times.")
 @click.option("--arrivals", "arrivals_per_s", default=20.0, show_default=True, help="Tasks per second.")
 @click.option(
@@ -122,7 +122,7 @@ def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: 
 
 
 @edge.command()
-@click.argument("policy", default="joint")
+@click.argument("policy", default="greedy")
 @click.option("--target", "target_share", default=0.9, show_default=True, help="Share of the devices to serve.")
 @click.option("--instances", "num_instances", default=10, show_default=True, help="Random cells to average over.")
 @cell_options

@@ -1,6 +1,6 @@
 """A gymnasium environment for reinforcement learning: accept one device per step, or stop.
 
-How it works. In each step a device is accepted, with the group and the CPU slot that `joint` would give it, or the
+How it works. In each step a device is accepted, with the smallest group that saves energy and a CPU slot, or the
 episode ends and the remaining subcarriers are assigned. The reward is what that adds to the worth of the plan, as a
 share of a bound on any allocation: rewards add up to one minus the gap. `reference` is the answer of our solver for the
 same instance.
@@ -16,9 +16,14 @@ import numpy.typing as npt
 from takeup.core.extras import explain
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import find_policy
-from takeup.edge.policies.joint import accept, consider
-from takeup.edge.solvers.bounds import saving_bound
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, assign_free_subcarriers, refusal_reasons
+from takeup.edge.solvers.partial_plan import (
+    PartialPlan,
+    SiteQuantities,
+    accept,
+    assign_free_subcarriers,
+    consider,
+    refusal_reasons,
+)
 from takeup.edge.traces.generators import generate
 from takeup.errors import BadInput
 
@@ -38,7 +43,7 @@ SNR_DB = (-100.0, 200.0)  # of the whole power of a device on one subcarrier
 
 def reference(instance: Instance) -> Answer:
     """The answer of our solver, as a baseline."""
-    return find_policy("joint_plus").allocate(instance)
+    return find_policy("exact").allocate(instance)
 
 
 class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
@@ -112,8 +117,8 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
         self.instance = instance
         self._plan = PartialPlan(SiteQuantities(instance))
         self._num_steps = 0
-        bound_j = saving_bound(instance)
-        self.bound_j = bound_j if bound_j else float(instance.worth_j.sum())  # weak, but a bound as well
+        bound_j = find_policy("greedy").allocate(instance).bound_j
+        self.bound_j = bound_j or float(instance.worth_j.sum())  # weak, but a bound as well
 
     def _accept(self, device: int) -> None:
         newcomers = consider(self._plan, np.setdiff1d([device], self._plan.devices))

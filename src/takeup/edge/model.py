@@ -166,6 +166,11 @@ class Instance:
         blocks = combined.reshape(len(combined), -1, subcarriers_per_block).mean(axis=2)
         return cls(gains=blocks, **fields)
 
+    def only(self, devices: Ints) -> Self:
+        """The same site with some of the devices."""
+        names = ("gains", *PER_DEVICE, "best_effort")
+        return replace(self, **{name: getattr(self, name)[devices] for name in names})
+
     @property
     def num_devices(self) -> int:
         """How many devices have a task."""
@@ -219,6 +224,24 @@ class Allocation:
     upload_s: Floats
     start_s: Floats
     energies_j: Floats
+
+    @classmethod
+    def local(cls, instance: Instance) -> Self:
+        """Every device runs its own task."""
+        count, num_subcarriers = instance.num_devices, instance.num_subcarriers
+        never_s = np.full(count, np.nan)
+        owners = np.full(num_subcarriers, UNASSIGNED)
+        return cls(np.zeros(count, np.bool_), owners, np.zeros(num_subcarriers), never_s, never_s, instance.local_j)
+
+    def spread(self, instance: Instance, devices: Ints) -> Self:
+        """The same plan, made for these devices of the instance; the others run locally."""
+        whole = type(self).local(instance)
+        by_device = {}
+        for name in ("offloads", "upload_s", "start_s", "energies_j"):
+            by_device[name] = getattr(whole, name).copy()
+            by_device[name][devices] = getattr(self, name)
+        owners = np.where(self.owners >= 0, devices[self.owners], UNASSIGNED)
+        return replace(self, owners=owners, **by_device)
 
     @property
     def num_accepted(self) -> int:

@@ -1,19 +1,14 @@
-"""Planning: solve one instance within a time budget, evaluate many instances in one call, and size a site."""
+"""Planning: solve one instance within a time budget, and size a site."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
-
-from takeup.core.arrays import Floats, Ints
 from takeup.edge.contract import Policy
 from takeup.edge.model import Allocation, Answer, Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.auto import best_answer
-from takeup.edge.policies.joint import METRICS, Joint, JointPlus, has_kernels
 from takeup.edge.solvers.bounds import InvalidBound, price, with_bound
 from takeup.edge.solvers.market import load_kernels
 from takeup.edge.traces.files import save_instance
@@ -52,10 +47,12 @@ def solve(
 def _solved(
     instance: Instance, method: str, budget_ms: float, now: Callable[[], float], start: Allocation | None
 ) -> Answer:
+    policy = find_policy(method)
     if method != "auto":
-        priced, answer = price(instance), find_policy(method).allocate(instance)
-        if find_policy(method).ignores_cpu:  # its plan is none, so no bound holds for it
-            return replace(answer, bound_j=max(answer.worth_j, priced.bound_j), prices=priced.prices)
+        answer = policy.allocate(instance)
+        if answer.bound_j is not None or policy.ignores_cpu:  # no bound holds for a plan that no site can execute
+            return answer
+        priced = price(instance)
         return replace(with_bound(instance, answer, priced.bound_j), prices=priced.prices)
     load_kernels()
     began_s = now()
@@ -64,52 +61,6 @@ def _solved(
         return 1000 * (now() - began_s) / budget_ms if budget_ms > 0 else 1.0
 
     return best_answer(instance, used, start)
-
-
-# Batch evaluation: what the joint policies save in each of many instances, without the allocations --------------------
-#
-# For studies that need thousands of cells. Single-threaded; instances that the kernels do not support are solved
-# one by one.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchAnswer:
-    """Results for every instance; the worth is the saving plus the values of the offloading devices."""
-
-    saving_j: Floats
-    worth_j: Floats
-    energy_j: Floats
-    num_accepted: Ints
-
-
-def joint_batch(instances: Sequence[Instance], policy: Literal["joint", "joint_plus"] = "joint") -> BatchAnswer:
-    """The results of `joint`, or of `joint_plus`, for every instance, in their order."""
-    numbers = np.zeros((len(instances), 4))
-    quick = [index for index, each in enumerate(instances) if has_kernels(each)]
-    numbers[quick] = _batch_by_kernel([instances[index] for index in quick], policy)
-    for index in sorted(set(range(len(instances))) - set(quick)):
-        answer = (Joint() if policy == "joint" else JointPlus()).allocate(instances[index])
-        numbers[index] = answer.saving_j, answer.worth_j, answer.allocation.energy_j, answer.allocation.num_accepted
-    saving_j, worth_j, energy_j, num_accepted = numbers.T.copy()
-    return BatchAnswer(saving_j, worth_j, energy_j, num_accepted.astype(np.int64))
-
-
-def _batch_by_kernel(instances: Sequence[Instance], policy: str) -> Floats:
-    """One row of numbers for each instance, all from one call of the kernel."""
-    from takeup.edge.solvers.compiled.arrays import SearchEffort
-    from takeup.edge.solvers.compiled.joint_kernel import finished_plans
-
-    if not instances:
-        return np.zeros((0, 4))
-    effort = SearchEffort(METRICS.index("saving"), 0, 0, 0) if policy == "joint" else JointPlus().effort()
-    spent_j = finished_plans(instances, effort).spent_j
-    offloads = ~np.isnan(spent_j)
-    local_j = np.concatenate([each.local_j for each in instances])
-    values_j = np.concatenate([each.values_j for each in instances])
-    savings_j = np.where(offloads, local_j - spent_j, 0.0)
-    by_device = (savings_j, savings_j + values_j * offloads, np.where(offloads, spent_j, local_j), offloads)
-    owner = np.repeat(np.arange(len(instances)), [each.num_devices for each in instances])
-    return np.stack([np.bincount(owner, numbers, len(instances)) for numbers in by_device], axis=1)
 
 
 # How much a site needs: the fewest subcarriers, the fewest cores and the slowest core that serve enough devices -------

@@ -18,10 +18,10 @@ from takeup.edge.engines.cloudlet.device import pieces
 from takeup.edge.engines.cloudlet.engine import CloudletEngine
 from takeup.edge.engines.cloudlet.plan import MOST_BPS, CloudletJob, DispatchQueue, DispatchRule, make_plan
 from takeup.edge.model import Allocation
-from takeup.edge.policies.joint import Joint
 from takeup.edge.results import Played, PlayedTask
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.errors import BadInput, UnknownName
+from takeup.papers.edge.joint import Joint
 
 
 def job(device: int, start_s: float, due_s: float = 9.0, run_s: float = 1.0) -> CloudletJob:

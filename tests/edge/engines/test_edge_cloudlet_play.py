@@ -22,12 +22,11 @@ from takeup.edge.engines.cloudlet import engine as priorities
 from takeup.edge.engines.cloudlet.engine import TOKEN_BYTES, CloudletEngine, CloudletSite, CoreProcess
 from takeup.edge.engines.cloudlet.links import ChildProcess, NamespaceLinks, open_links
 from takeup.edge.engines.cloudlet.plan import CloudletJob, DispatchRule, make_plan
-from takeup.edge.policies.joint import Joint
-from takeup.edge.policies.separate import MinimumGroups
 from takeup.edge.results import Played, PlayedTask
 from takeup.edge.traces.generators import paper_setting
 from takeup.edge.validate import first_violation
 from takeup.errors import MissingEngine
+from takeup.papers.edge.joint import Joint, MinimumGroups
 
 pytestmark = pytest.mark.engine
 

@@ -15,16 +15,16 @@ from edge.cells import instances, optioned_instances, two_devices
 from takeup.core.seeds import Streams
 from takeup.edge.contract import Policy
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies import find_policy
-from takeup.edge.policies.separate import Local
 from takeup.edge.results import SimulationResult
 from takeup.edge.simulate.policy_view import CERTAIN, FAINT, Commitment, Uncertainty, grain_of, policy_view
 from takeup.edge.simulate.site import simulate
 from takeup.edge.traces.files import CQI_64QAM
 from takeup.edge.traces.generators import paper_setting, poisson_times, radio_tight_setting, with_arrivals
 from takeup.errors import BadInput
+from takeup.papers.edge.baselines import COMPARED
+from takeup.papers.edge.joint import Joint, Local, MinimumGroups
 
-JOINT = find_policy("joint")
+JOINT = Joint()
 
 
 def arriving(instance: Instance, seed: int, tasks_per_s: float) -> Instance:
@@ -70,14 +70,14 @@ class Watched:
 # What is certain ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["joint", "cpu_first", "radio_first", "gma"])
+@pytest.mark.parametrize("name", ["joint", "cpu_first", "greedy"])
 @given(instance=instances(most_devices=10) | optioned_instances(), speed=st.sampled_from([0.3, 1.0, 4.0]))
 @settings(max_examples=12, deadline=None)
 def test_with_certain_cycles_and_channels_nothing_is_late(name: str, instance: Instance, speed: float) -> None:
     if instance.num_devices == 0:
         return
     mean_s = float((instance.deadlines_s - instance.releases_s).mean())
-    served = simulate(find_policy(name), arriving(instance, 3, speed * 5 / mean_s))
+    served = simulate(COMPARED[name], arriving(instance, 3, speed * 5 / mean_s))
 
     for task in served.tasks:
         assert task.late == (bool(instance.too_slow[task.device]) and not task.accepted)
@@ -88,12 +88,12 @@ def test_with_certain_cycles_and_channels_nothing_is_late(name: str, instance: I
     assert served.busy.cores.max() <= instance.num_cores
 
 
-@pytest.mark.parametrize("name", ["joint", "joint_plus", "cpu_first", "gma"])
+@pytest.mark.parametrize("name", ["joint", "exact", "cpu_first", "greedy"])
 @pytest.mark.parametrize("setting", [paper_setting, radio_tight_setting])
 def test_tasks_that_all_come_at_once_get_the_answer_for_all(name: str, setting: Any) -> None:
     instance = setting(np.random.default_rng(8), 8)
-    offline = find_policy(name).allocate(instance).allocation
-    served = simulate(find_policy(name), instance)
+    offline = COMPARED[name].allocate(instance).allocation
+    served = simulate(COMPARED[name], instance)
 
     assert served.num_plans == 1
     assert [task.accepted for task in served.tasks] == offline.offloads.tolist()
@@ -183,7 +183,7 @@ def test_a_policy_that_breaks_a_constraint_is_stopped() -> None:
 
 def test_a_policy_that_ignores_the_cpu_is_refused() -> None:
     with pytest.raises(BadInput, match="ignores the CPU"):
-        simulate(find_policy("min_group"), one_by_one())
+        simulate(MinimumGroups(), one_by_one())
 
 
 @pytest.mark.parametrize("patience_s", [-1.0, math.nan, math.inf])
@@ -226,11 +226,11 @@ def test_newcomers_see_free_subcarriers_and_promises_their_own() -> None:
     assert min(shown.worth_j[1:]) > shown.worth_j[0]
 
 
-@pytest.mark.parametrize("name", ["joint", "cpu_first", "radio_first", "joint_plus", "gma"])
+@pytest.mark.parametrize("name", ["joint", "cpu_first", "exact", "greedy", "auto"])
 def test_every_policy_keeps_what_it_is_shown_as_promised(name: str) -> None:
     shown, _ = shown_with_promises(wide())
 
-    assert find_policy(name).allocate(shown).allocation.offloads.all()
+    assert COMPARED[name].allocate(shown).allocation.offloads.all()
 
 
 def test_groups_of_certain_sizes_give_promises_as_many_subcarriers_as_they_need() -> None:

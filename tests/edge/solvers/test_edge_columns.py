@@ -21,7 +21,6 @@ from takeup.edge.solvers.column_generation import (
     generate,
     list_groups,
     slot_grid,
-    solve_integer_master,
     solve_master,
 )
 from takeup.edge.solvers.compiled.pricing import cheapest_starts
@@ -144,9 +143,3 @@ def test_the_best_mix_and_its_prices() -> None:
     assert mix.value_j == pytest.approx(32.0)
     assert mix.shares.tolist() == pytest.approx([1.0, 0.0, 1.0])
     assert 0 <= mix.duals.subcarriers_j.sum() + mix.duals.slots_j.sum() <= 32.0 + 1e-9
-
-
-def test_whole_columns_that_fit_together() -> None:
-    grid = slot_grid(two_devices(), 4)
-
-    assert solve_integer_master(two_devices(), grid, three_columns(), 10).tolist() == [0, 2]

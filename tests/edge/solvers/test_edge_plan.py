@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from edge.cells import instances, two_devices
 from edge.plain_energy import plain_energy
 from takeup.edge.model import Instance, Reason
-from takeup.edge.policies.joint import accept, consider, grow
-from takeup.edge.solvers.bounds import relax, saving_bound
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, assign_free_subcarriers, assign_groups
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, accept, assign_free_subcarriers, consider
 from takeup.edge.traces.generators import radio_tight_setting
+from takeup.papers.edge.joint import assign_groups, grow
 
 
 def plainly_given(site: SiteQuantities, limits_s: list[float]) -> dict[int, list[int]]:
@@ -104,12 +103,3 @@ def test_a_copy_of_a_plan_changes_alone() -> None:
 
     assert plan.groups == {0: [0]}
     assert plan.limits_s == {0: 3.0}
-
-
-def test_the_relaxed_problem_knows_who_fits_on_the_cpu() -> None:
-    relaxed = relax(two_devices())
-
-    assert relaxed is not None
-    assert sorted(relaxed.devices.tolist()) == [0, 1]
-    assert relaxed.bound_j == saving_bound(two_devices())
-    assert 33.0 < relaxed.bound_j < 36.0

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.edge.solvers.partial_plan import latest_starts, run_in_order, starts_with_one_more
+from takeup.edge.solvers.partial_plan import latest_starts, starts_with_one_more
+from takeup.papers.edge.joint import run_in_order
 
 TASKS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 5)), max_size=6)
 

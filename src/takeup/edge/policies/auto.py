@@ -5,31 +5,26 @@
    large-neighbourhood search with these prices (`solvers.compiled.neighbourhood`).
 3. Where all groups can be listed: the search through all plans (`exact`).
 4. A sharper bound from whole schedules of the cores (`solvers.compiled.core_schedules`); where subcarriers are few,
-   from column generation (`cg`) as well.
-5. The plans of the other policies, so that `auto` is never worse than one of them.
+   from column generation as well.
+5. More of both in turn; then the plans are divided into those with and those without a device, again and again.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from takeup.edge.model import Allocation, Answer, Instance
-from takeup.edge.policies.cg import answer_from_columns, can_generate, generate_columns
-from takeup.edge.policies.exact import NUM_SLOTS, prove
-from takeup.edge.policies.gma import Gma
-from takeup.edge.policies.joint import JointPlus, has_kernels
-from takeup.edge.policies.separate import CpuFirst, RadioFirst
-from takeup.edge.solvers.bounds import price, relax, with_bound
-from takeup.edge.solvers.column_generation import can_list
+from takeup.edge.policies.exact import MOST_WORK, NUM_SLOTS, prove
+from takeup.edge.solvers.bounds import for_the_most_promising
+from takeup.edge.solvers.column_generation import can_list, column_bound
 from takeup.edge.solvers.market import Market
 
 DONE = 2e-6  # of the bound; a gap as small as this is not worth another step
 SEARCH_WORK = 20_000_000  # pairs of masks: some tenths of a second
-MOST_DEVICES = 2_000  # with prices and a search of their own; more get a quick plan and a linear program
-MOST_COMPARED = 400  # devices up to which the other policies are tried
-MOST_STEPS, MOST_STALE = 40_000, 6_000  # of the search with a budget, in all and without a better plan
-SOME_STEPS = 200  # between two looks at the progress
-ENOUGH_STEPS = 4_000  # without a budget
-FEW_SUBCARRIERS, MOST_NODES = 40, 20  # up to which columns are generated, and of the relaxation by sizes
+MOST_STEPS = 40_000  # of the search with a budget
+SOME_ROUNDS, SOME_STEPS, TURN = 120, 600, 0.05  # of prices and of search in turn, and the share of the budget for each
+NUM_TURNS, MOST_TURNS, HELPED = 4, 8, 0.97  # turns without and with a budget; the last one leaves this of the gap
+SPLIT_ROUNDS, NUM_SPLITS, MOST_SPLITS = 80, 6, 400  # of prices and steps of search; splits without and with a budget
+FEW_SUBCARRIERS = 40  # up to which columns are generated
 NUM_SCHEDULES = 150  # rounds of prices for whole schedules
 PREPARATION = 20  # rounds of prices that take as long as the first one of these
 CHUNK = 0.04  # share of the budget that is used between two looks at the clock
@@ -59,12 +54,14 @@ class Auto:
 
 def best_answer(instance: Instance, used: Used = unlimited, start: Allocation | None = None) -> Answer:
     """The best answer within a time budget, also from the plan of the last epoch; it has a bound and prices."""
-    if not 0 < instance.num_devices <= MOST_DEVICES:
-        quick = JointPlus().allocate(instance)
-        priced = price(instance)
-        return with_bound(instance, replace(quick, policy="auto", prices=priced.prices), priced.bound_j)
+    return for_the_most_promising(instance, lambda small: _best(small, used, start if small is instance else None))
+
+
+def _best(instance: Instance, used: Used, start: Allocation | None) -> Answer:
     market = Market(instance, start)
     market.improve_prices(1)
+    market.use_prices()
+    market.grow_plan()
     for num_rounds, prices_until, num_steps, plan_until in STAGES:
         if market.gap_share > DONE and used() < prices_until:
             _spend(market.improve_prices, num_rounds, used, prices_until)
@@ -74,9 +71,16 @@ def best_answer(instance: Instance, used: Used = unlimited, start: Allocation | 
         _spend(market.improve_plan, MOST_STEPS, used, 0.8)
     answer = market.answer("auto")
     if can_list(instance, NUM_SLOTS) and used() < 0.5 and market.gap_share > DONE:
-        answer = _proven(instance, answer)
-    if answer.gap_share is not None and answer.gap_share > DONE and used() < 0.8:
-        answer = _longer(market, answer, used)
+        answer = prove(instance, answer, MOST_WORK if used is unlimited else SEARCH_WORK)
+        market.lower_bound_to(answer.bound_j)
+    if (answer.gap_share or 0.0) > DONE and used() < 0.8:
+        _sharpen(market, used)
+        _alternate(market, used)
+        _divide(market, used)
+        if used is not unlimited:
+            _spend(market.improve_plan, SPLIT_ROUNDS, used, 0.94)
+        longer = market.answer("auto")
+        answer = longer if longer.worth_j >= answer.worth_j else replace(answer, bound_j=longer.bound_j)
     return answer
 
 
@@ -91,58 +95,36 @@ def _spend(act: Callable[[int], None], most: int, used: Used, until: float) -> N
         part = min(most - done, 2 * part, max(1, int(part * CHUNK / share)) if share > 0 else most)
 
 
-def _longer(market: Market, answer: Answer, used: Used) -> Answer:
-    """A sharper bound, the plans of the other policies, and a longer search."""
-    if _has_time_for(PREPARATION, market, used):
-        _spend(market.bound_by_whole_runs, NUM_SCHEDULES, used, 0.8)
-    answer = _compared(market.instance, with_bound(market.instance, answer, market.bound_j), used)
-    if used() < 0.6:
-        answer = _by_columns(market.instance, answer, used)
-    if used() == 0.0:
-        market.improve_plan(ENOUGH_STEPS)
-    done, success, best_j = 0, 0, market.worth_j
-    while 0.0 < used() < 0.94 and done - success < MOST_STALE and done < MOST_STEPS and market.gap_share > DONE:
-        _spend(market.improve_plan, SOME_STEPS, used, 0.94)
-        done += SOME_STEPS
-        if market.worth_j > best_j:
-            success, best_j = done, market.worth_j
-    return with_bound(market.instance, _better(market.answer("auto"), answer), answer.bound_j)
-
-
-def _has_time_for(num_rounds: int, market: Market, used: Used) -> bool:
-    """Whether this many rounds of prices would still fit; it takes one."""
+def _sharpen(market: Market, used: Used) -> None:
+    """Bounds from whole schedules and from columns, as far as there is time."""
     began = used()
     market.improve_prices(1)
-    return used() + num_rounds * (used() - began) < 0.8
+    if used() + PREPARATION * (used() - began) < 0.8:
+        _spend(market.bound_by_whole_runs, NUM_SCHEDULES, used, 0.8)
+    if market.instance.num_subcarriers <= FEW_SUBCARRIERS and market.gap_share > DONE and used() < 0.6:
+        market.lower_bound_to(column_bound(market.instance, market.worth_j, lambda: used() > 0.7))
 
 
-def _proven(instance: Instance, answer: Answer) -> Answer:
-    """The search through all plans, from the answer on."""
-    found = prove(instance, answer, SEARCH_WORK).answer
-    return with_bound(instance, _better(answer, found), found.bound_j)
+def _alternate(market: Market, used: Used) -> None:
+    """More prices and more search in turn, while they help and there is time; a fixed number without a budget."""
+    for _ in range(NUM_TURNS if used is unlimited else MOST_TURNS):
+        if used() >= 0.94 or market.gap_share <= DONE:
+            return
+        before = market.gap_share
+        market.aim_again()
+        _spend(market.improve_prices, SOME_ROUNDS, used, min(0.94, used() + TURN))
+        market.use_prices()
+        _spend(market.improve_plan, SOME_STEPS, used, min(0.94, used() + TURN))
+        if market.gap_share > HELPED * before:
+            return
 
 
-def _by_columns(instance: Instance, answer: Answer, used: Used) -> Answer:
-    """Bounds and plans of column generation and of the relaxation by sizes: sharp where subcarriers are few."""
-    if instance.num_subcarriers > FEW_SUBCARRIERS or not can_generate(instance):
-        return answer
-    generated = generate_columns(instance, answer, is_over=lambda: used() > 0.7)
-    found = answer_from_columns(instance, answer, generated) if used() < 0.6 else answer
-    answer = with_bound(instance, _better(answer, found), generated.bound_j)
-    relaxed = relax(instance, MOST_NODES) if used() < 0.3 else None
-    return answer if relaxed is None else with_bound(instance, answer, relaxed.bound_j)
-
-
-def _better(answer: Answer, other: Answer) -> Answer:
-    """The plan of the other one, if it is worth more, with the bound and the prices of the first."""
-    best = other if other.worth_j > answer.worth_j else answer
-    return replace(best, policy=answer.policy, bound_j=answer.bound_j, prices=answer.prices)
-
-
-def _compared(instance: Instance, answer: Answer, used: Used) -> Answer:
-    """The best of the answer and of the plans of the other policies, while the gap is open and there is time."""
-    for policy in (JointPlus(), CpuFirst(), RadioFirst(), Gma()):
-        is_open = answer.gap_share is not None and answer.gap_share > DONE
-        if is_open and used() < 0.6 and has_kernels(instance) and instance.num_devices <= MOST_COMPARED:
-            answer = _better(answer, policy.allocate(instance))
-    return answer
+def _divide(market: Market, used: Used) -> None:
+    """Split the plans by one device after the other."""
+    num_rounds = num_steps = SPLIT_ROUNDS
+    for _ in range(NUM_SPLITS if used is unlimited else MOST_SPLITS):
+        began = used()
+        if began >= 0.94 or market.gap_share <= DONE or not market.split(num_rounds, num_steps):
+            return
+        if used() - began > TURN:
+            num_rounds, num_steps = max(20, num_rounds // 2), max(20, num_steps // 2)

@@ -1,6 +1,7 @@
 """Exact: the best allocation there is, where all groups of subcarriers can be listed; with a proof.
 
-How it works. A plan to begin with comes from `joint_plus`. Prices for subcarriers and CPU time tell what devices could
+How it works. A plan to begin with comes from a short search (`solvers.market`). Prices for
+subcarriers and CPU time tell what devices could
 gain at most (`solvers.column_generation`). With them all plans are searched, except where the prices prove that nothing
 better is to be found (`solvers.compiled.branch_and_bound`). Time is not discretised: starts and energies are those of
 the real problem.
@@ -10,13 +11,12 @@ bound says how far it may be from the best.
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.joint import JointPlus
-from takeup.edge.solvers.bounds import price, with_bound
+from takeup.edge.model import Answer, Instance, Reason
+from takeup.edge.solvers.bounds import for_the_most_promising, with_bound
 from takeup.edge.solvers.column_generation import (
     GeneratedColumns,
     GenerationRounds,
@@ -29,9 +29,11 @@ from takeup.edge.solvers.column_generation import (
     slot_grid,
 )
 from takeup.edge.solvers.compiled.branch_and_bound import PriceBounds, SearchTasks, search_plans, share_subcarriers
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, refusal_reasons
+from takeup.edge.solvers.market import Market
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 
 NUM_SLOTS = 24
+NUM_ROUNDS, NUM_STEPS = 60, 300  # of prices and of the search for a first plan
 MOST_QUICK_CHOICES = 100_000  # choices of device, slot and group, up to which prices need not be very good
 QUICK, CAREFUL = GenerationRounds(60, 0), GenerationRounds(80, 8)
 MOST_WORK = 100_000_000  # pairs of masks that the search looks at: about a second
@@ -49,20 +51,18 @@ class Exact:
 
     def allocate(self, instance: Instance) -> Answer:
         """The best allocation, with a bound that is next to it unless the instance is too large."""
-        known = replace(JointPlus().allocate(instance), policy=self.name)
-        if not can_list(instance, NUM_SLOTS):
-            return with_bound(instance, known, price(instance).bound_j)
-        return prove(instance, known, self.most_work).answer
+        return for_the_most_promising(instance, self._searched)
+
+    def _searched(self, instance: Instance) -> Answer:
+        market = Market(instance)
+        market.improve_prices(NUM_ROUNDS)
+        market.use_prices()
+        market.improve_plan(NUM_STEPS)
+        known = market.answer(self.name)
+        return prove(instance, known, self.most_work) if can_list(instance, NUM_SLOTS) else known
 
 
-class Proof(NamedTuple):
-    """The best plan of a search, with its bound, and what the prices alone said before."""
-
-    answer: Answer
-    generated: GeneratedColumns
-
-
-def prove(instance: Instance, known: Answer, most_work: int = MOST_WORK) -> Proof:
+def prove(instance: Instance, known: Answer, most_work: int) -> Answer:
     """A better plan than the known one, or a bound close to it; the groups of the instance must be listable."""
     groups, grid = list_groups(instance), slot_grid(instance, NUM_SLOTS)
     size = instance.num_devices * NUM_SLOTS << instance.num_subcarriers
@@ -75,10 +75,15 @@ def prove(instance: Instance, known: Answer, most_work: int = MOST_WORK) -> Proo
     plan = PartialPlan(SiteQuantities(instance))
     for device, mask, start_s in zip(found.devices.tolist(), masks, found.start_s.tolist(), strict=True):
         plan.groups[device], plan.limits_s[device] = group_of(mask), start_s
-    answer = plan.answer(known.policy, refusal_reasons(plan.site, plan.site.promising())) if plan.groups else known
+    answer = plan.answer(known.policy, _refusals(known)) if plan.groups else known
     best = answer if answer.worth_j > known.worth_j else known
     bound_j = min(found.bound_j, generated.bound_j) * (1 + ROUNDING)
-    return Proof(with_bound(instance, replace(best, bound_j=None), bound_j), generated)
+    return with_bound(instance, replace(best, bound_j=known.bound_j, prices=known.prices), bound_j)
+
+
+def _refusals(known: Answer) -> npt.NDArray[np.int8]:
+    """Why devices do not offload, for those that offloaded in the known plan as well."""
+    return np.where(known.reasons == Reason.OFFLOADS, np.int8(Reason.CROWDED_OUT), known.reasons)
 
 
 def _price_bounds(instance: Instance, grid: SlotGrid, generated: GeneratedColumns) -> PriceBounds:

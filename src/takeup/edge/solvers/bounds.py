@@ -1,4 +1,4 @@
-"""Upper bounds on any allocation: a relaxation by group sizes, solved as an integer and as a linear program."""
+"""Upper bounds on any allocation, and how answers get them; for very many devices a relaxation by group sizes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,17 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 
 from takeup.core.arrays import Floats, Ints
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import PrefixGroups, oracle
-from takeup.edge.model import Answer, Instance, Prices
+from takeup.edge.model import Allocation, Answer, Instance, Prices, Reason
 from takeup.errors import TakeupError
 
 ROUNDING = 1e-9  # of a bound
-SOLVER_ROUNDING = 1e-7  # of the bound of an integer program
 
 
 class InvalidBound(TakeupError):
@@ -36,6 +35,33 @@ def with_bound(instance: Instance, answer: Answer, bound_j: float | None) -> Ans
     if answer.worth_j > min(bounds_j) + ROUNDING * abs(answer.worth_j) + ROUNDING * float(instance.local_j.sum()):
         raise InvalidBound(instance, answer.worth_j, min(bounds_j))
     return replace(answer, bound_j=max(answer.worth_j, min(bounds_j)))
+
+
+# Very many devices: those that can save most are planned, and the bound counts all -----------------------------------
+
+MOST_DEVICES = 2_000
+
+
+def for_the_most_promising(instance: Instance, solve: Callable[[Instance], Answer]) -> Answer:
+    """The answer of `solve`; of too many devices it sees those with the most to save among similar deadlines."""
+    if 0 < instance.num_devices <= MOST_DEVICES:
+        return solve(instance)
+    reach_j = saving_limits(instance)
+    able = np.flatnonzero(reach_j > 0)
+    chosen = np.sort(_spread_over_deadlines(instance, able, reach_j[able], MOST_DEVICES))
+    priced = price(instance)
+    reasons = np.where(reach_j > 0, np.int8(Reason.CROWDED_OUT), np.int8(Reason.NO_SAVING))
+    if len(chosen) == 0:
+        nothing = Allocation.local(instance)
+        return Answer("local", nothing, 0.0, reasons, priced.bound_j, prices=priced.prices)
+    answer = solve(instance.only(chosen))
+    reasons[chosen] = answer.reasons
+    spread = answer.allocation.spread(instance, chosen)
+    return with_bound(
+        instance,
+        replace(answer, allocation=spread, reasons=reasons, bound_j=None, prices=priced.prices),
+        priced.bound_j,
+    )
 
 
 # A relaxation: devices choose how many subcarriers, not which, and CPU capacity is checked over time spans only -------
@@ -119,48 +145,9 @@ def _spread(moments_s: Floats) -> Floats:
     return moments_s[::-1][::step]
 
 
-# An upper bound on any allocation: a relaxation (see `bounds.choices`), solved as an integer program ------------------
-
-MOST_CHOICES = 5_000  # of device and group size; beyond, the program takes too long
-MOST_NODES = 1_000
-
-
-class RelaxedSolution(NamedTuple):
-    """The solution of the relaxation: its worth, and the devices that offload in it."""
-
-    bound_j: float
-    devices: Ints
-
-
-def saving_bound(instance: Instance) -> float | None:
-    """At least what the best allocation is worth, in joules; None if the instance is too large."""
-    relaxed = relax(instance)
-    return None if relaxed is None else relaxed.bound_j
-
-
-def relax(instance: Instance, most_nodes: int = MOST_NODES) -> RelaxedSolution | None:
-    """Solve the relaxation; None if the instance is too large."""
-    choices = size_choices(instance, np.arange(instance.num_devices))
-    if len(choices.device) == 0:
-        return RelaxedSolution(0.0, choices.device)
-    return None if len(choices.device) > MOST_CHOICES else _solve(instance, choices, most_nodes)
-
-
-def _solve(instance: Instance, choices: SizeChoices, most_nodes: int) -> RelaxedSolution | None:
-    scale_j = float(choices.value_j.max())
-    options = {"node_limit": most_nodes, "mip_rel_gap": 1e-6}
-    rules = LinearConstraint(choice_constraints(instance, choices, quantile_moments(choices)).rows, -np.inf, 1.0)
-    with native_output_to_stderr():
-        found = milp(-choices.value_j / scale_j, integrality=1, bounds=Bounds(0, 1), constraints=rules, options=options)
-    if found.mip_dual_bound is None:
-        return None
-    chosen = np.zeros(0, np.int64) if found.x is None else choices.device[found.x > 0.5]
-    return RelaxedSolution(-float(found.mip_dual_bound) * scale_j * (1 + SOLVER_ROUNDING), chosen)
-
-
 # A bound for any number of devices, and what one more subcarrier or core is worth by it -------------------------------
 #
-# How it works. The linear relaxation of `choices` is solved for the devices that could add most. Its dual values are
+# How it works. That relaxation is solved as a linear program for the devices that could add most. Its dual values are
 # prices. The bound adds the profit of every device at these prices; for devices outside the program an overestimate is
 # enough. Prices plus profits are at least the worth of any allocation, whatever the prices are.
 

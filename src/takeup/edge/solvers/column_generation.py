@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.optimize import linprog
 from scipy.sparse import csc_array
 
 from takeup.core.arrays import Bools, Floats, Ints
@@ -19,7 +19,6 @@ from takeup.edge.solvers.compiled.pricing import (
     GroupCosts,
     Uplink,
     best_listed,
-    best_single_core_schedule,
     best_wide,
     cheapest_starts,
     group_costs,
@@ -104,18 +103,6 @@ def solve_master(instance: Instance, grid: SlotGrid, columns: ColumnSet) -> Mast
     prices_j = np.maximum(0.0, -found.ineqlin.marginals) * scale_j
     first, second = instance.num_devices, instance.num_devices + instance.num_subcarriers
     return MasterSolution(-float(found.fun) * scale_j, found.x, Duals(prices_j[first:second], prices_j[second:]))
-
-
-def solve_integer_master(instance: Instance, grid: SlotGrid, columns: ColumnSet, most_nodes: int) -> Ints:
-    """The best mix of whole columns, as their numbers."""
-    rows, scale_j = _rows(instance, grid, columns), float(columns.value_j.max())
-    options = {"node_limit": most_nodes, "mip_rel_gap": 1e-4}
-    constraint = LinearConstraint(rows, -np.inf, 1.0)
-    with native_output_to_stderr():
-        found = milp(
-            -columns.value_j / scale_j, integrality=1, bounds=Bounds(0, 1), constraints=constraint, options=options
-        )
-    return np.zeros(0, np.int64) if found.x is None else np.flatnonzero(found.x > 0.5)
 
 
 def _rows(instance: Instance, grid: SlotGrid, columns: ColumnSet) -> csc_array:
@@ -253,34 +240,6 @@ def _best_columns(pricer: Pricer, profits_j: Floats, most_each: int = OFFERS_EAC
     devices = np.broadcast_to(np.arange(len(slots))[:, None], slots.shape)
     gains = np.take_along_axis(profits_j, slots, axis=1) > 0
     return pricer.columns(devices[gains], slots[gains])
-
-
-# A tighter bound for one core: only subcarriers have prices, and the schedule of the core is optimal ------------------
-#
-# At prices for subcarriers alone, the most that a device gains by starting in a slot is known, and a search finds
-# the optimal schedule. Prices plus gains bound any allocation, without fractional runs: where few large tasks fit,
-# fractional runs make the bound of `generate` weak.
-
-MOST_NODES = 300_000  # some hundredths of a second
-MOST_JOBS = 24  # in the search; the others are assumed not to compete for the core
-
-
-def single_core_bound(instance: Instance, grid: SlotGrid, pricer: Pricer, prices_j: Floats, known_j: float) -> float:
-    """At least what any allocation is worth, by these prices of subcarriers; infinite if the search is too long.
-
-    `known_j` is what some allocation is worth: below it nothing is looked for.
-    """
-    assert instance.num_cores == 1, "the schedule is that of one core"
-    offered_j = pricer.offers(Duals(prices_j, np.zeros(len(grid.capacity_s)))).profits_j
-    most_j = np.maximum(0.0, offered_j.max(axis=1, initial=0.0))
-    jobs = np.argsort(-most_j, kind="stable")[: min(MOST_JOBS, np.count_nonzero(most_j))]
-    jobs = jobs[np.argsort(-instance.deadlines_s[jobs], kind="stable")]
-    freely_j = float(prices_j.sum() + most_j.sum() - most_j[jobs].sum())
-    offered_j = np.maximum.accumulate(offered_j[jobs], axis=1)  # no device gains less by starting later
-    runs = instance.deadlines_s[jobs], instance.run_s[jobs]
-    return freely_j + best_single_core_schedule(
-        offered_j, grid.edges_s, *runs, max(0.0, known_j - freely_j), MOST_NODES
-    )
 
 
 # All groups of a few subcarriers, and what uploads over them cost -----------------------------------------------------
@@ -521,3 +480,46 @@ class CombinedPricer:
         large = self._large[devices, slots]
         parts = zip(self._pricers, (~large, large), strict=True)
         return concatenate_columns([pricer.columns(devices[rows], slots[rows]) for pricer, rows in parts])
+
+
+# The bound of an instance, with the pricers that its size allows ------------------------------------------------------
+
+NUM_SLOTS = 32
+ROUNDS = GenerationRounds(60, 2)
+MOST_COMBINED = 800_000  # of device, slot and listed group
+MOST_BITS = 62  # subcarriers in a mask
+MOST_DEVICES = 200
+ROUNDING = 1e-9
+
+
+def column_bound(instance: Instance, known_j: float, is_over: Callable[[], bool]) -> float:
+    """What no plan exceeds, by generated columns; infinite where groups can neither be listed nor bounded."""
+    can_bound = not instance.radio.modulations or can_list(instance, NUM_SLOTS)
+    if not (can_bound and 0 < instance.num_devices <= MOST_DEVICES):
+        return np.inf
+    grid = slot_grid(instance, NUM_SLOTS)
+    return generate(instance, grid, _pricer(instance, grid), known_j, ROUNDS, is_over).bound_j * (1 + ROUNDING)
+
+
+def _pricer(instance: Instance, grid: SlotGrid) -> Pricer:
+    if can_list(instance, NUM_SLOTS):
+        return ListedPricer(instance, list_groups(instance), grid)
+    size = _listed_size(instance)
+    if size == 0:
+        return WidePricer(instance, grid, 1)
+    small = ListedPricer(instance, list_groups(instance, size), grid)
+    return CombinedPricer(small, WidePricer(instance, grid, size + 1))
+
+
+def _listed_size(instance: Instance) -> int:
+    """Up to how many subcarriers all groups are listed; above, duality has to do."""
+    if instance.num_subcarriers > MOST_BITS:
+        return 0
+    count, groups, listed, size = instance.num_subcarriers, 1, 0, 0
+    while size < count - 1:
+        groups = groups * (count - size) // (size + 1)
+        listed += groups
+        if listed * instance.num_devices * NUM_SLOTS > MOST_COMBINED:
+            break
+        size += 1
+    return size

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,15 +11,15 @@ from takeup.edge.model import Allocation, Answer, Instance, Prices, Radio, Reaso
 from takeup.edge.solvers.bounds import with_bound
 from takeup.edge.solvers.compiled.core_schedules import Jobs, earnings, whole_runs_bound
 from takeup.edge.solvers.compiled.dual import FIRST_AIM, Ascent, CoreTime, Options, descend, list_options
-from takeup.edge.solvers.compiled.joint_kernel import tasks_of
 from takeup.edge.solvers.compiled.neighbourhood import LEAST_FACTOR, improve, new_search, return_to_best, start_from
-from takeup.edge.solvers.compiled.uplinks import Uplinks, cell_of
+from takeup.edge.solvers.compiled.uplinks import CHANNEL, DEVICE, CellArrays, Uplinks, measure_reach
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 
 NUM_SLOTS, NUM_FINE_SLOTS = 64, 400
 MOST_NODES = 20_000
 FIRST_SHARES = (0.03, 0.1, 0.0)  # of what all devices could save: prices of all subcarriers for the first plans
 FIRST_PRICES = 0.3  # of the worth of the first plan: all subcarriers together, and all CPU time together
+NEXT_AIM = 0.05  # of the difference between bound and plan
 SLACK = 1.5  # devices are ordered by their margins up to a cost of this much of their worth
 ROUNDING = 1e-9  # of the bound
 
@@ -45,6 +46,7 @@ class Market:
         return_to_best(self._search)
         self._ascent = self._first_prices()
         self._bound_j = np.inf
+        self._parts: list[_Part] = []
         self._runs: tuple[Jobs, Floats, float] | None = None
 
     def _first_plans(self) -> None:
@@ -73,6 +75,7 @@ class Market:
             np.zeros((num_devices, num_subcarriers), np.bool_),
             np.full(num_devices, np.nan),
             np.zeros(num_devices),
+            np.zeros(num_devices, np.int64),
         )
 
     @property
@@ -101,23 +104,72 @@ class Market:
         self._ascent.known_j[0] = self.worth_j
         descend(self._up, self._options, self._time, self._ascent, self.instance.num_cores, num_rounds, 1.0)
 
-    def use_prices(self) -> None:
-        """The search continues with the best prices."""
-        descend(self._up, self._options, self._time, self._ascent, self.instance.num_cores, 0, SLACK)
-        prices_j, _ = self.prices_j
+    def aim_again(self) -> None:
+        """The next rounds make larger steps again, after they have become small."""
+        self._ascent.aim_j[0] = max(float(self._ascent.aim_j[0]), NEXT_AIM * (self.bound_j - self.worth_j))
+        self._ascent.stale[0] = 0
+
+    def use_prices(self, ascent: Ascent | None = None) -> None:
+        """The search continues with the best prices, or those of a part of the plans."""
+        ascent = ascent or self._ascent
+        descend(self._up, self._options, self._time, ascent, self.instance.num_cores, 0, SLACK)
+        prices_j = ascent.best[: self._up.logs.shape[1]].copy()
         self._search.prices[:] = prices_j
-        self._search.margin_j[:] = self._ascent.margin_j
-        self._search.room.hint_s[:] = self._ascent.limit_s
+        self._search.margin_j[:] = np.where(ascent.must > 0, self.instance.worth_j.sum(), ascent.margin_j)
+        self._search.room.hint_s[:] = ascent.limit_s
         if self.instance.radio.modulations:
             self._search = self._search._replace(options=_by_floor(self._options, prices_j, self._up.contiguous))
+
+    def grow_plan(self) -> None:
+        """The better of the plan there is and of one that grows from nothing at the best prices."""
+        now = self._search.now
+        now.owner[:], now.size[:], now.start_s[:], now.length[:] = -1, 0, np.nan, 0
+        self.worth_j = improve(self._search, 1, True)
+        return_to_best(self._search)
 
     def improve_plan(self, num_steps: int) -> None:
         """Steps of large-neighbourhood search."""
         self.worth_j = improve(self._search, num_steps, False)
 
-    def lower_bound_to(self, bound_j: float) -> None:
-        """Take over a bound that was proven elsewhere."""
-        self._bound_j = min(self._bound_j, bound_j)
+    def split(self, num_rounds: int, num_steps: int) -> bool:
+        """Divide the plans with the largest bound into those with a device and those without; False if that is over.
+
+        Prices are improved for both parts, and the search looks for a plan in them; the largest bound of all parts
+        holds for all plans.
+        """
+        parts = self._parts or [_Part(self.bound_j, self._ascent)]
+        at = max(range(len(parts)), key=lambda place: parts[place].bound_j)
+        device = self._undecided(parts[at].ascent)
+        if device < 0:
+            return False
+        whole = parts.pop(at)
+        for must in (1, -1):
+            ascent = _restarted(whole.ascent, NEXT_AIM * (whole.bound_j - self.worth_j), self.worth_j)
+            ascent.must[device] = must
+            descend(self._up, self._options, self._time, ascent, self.instance.num_cores, num_rounds, 1.0)
+            parts.append(_Part(min(whole.bound_j, float(ascent.bound_j[0]) * (1 + ROUNDING)), ascent))
+            if parts[-1].bound_j > self.worth_j:
+                self.use_prices(ascent)
+                self.improve_plan(num_steps)
+        self._parts = parts
+        self.lower_bound_to(max(part.bound_j for part in parts))
+        return True
+
+    def _undecided(self, ascent: Ascent) -> int:
+        """The device that takes most at the best prices and is nearly indifferent; -1 if there is none."""
+        descend(self._up, self._options, self._time, ascent, self.instance.num_cores, 0, SLACK)
+        count, edges_s = self._up.logs.shape[1], self.edges_s
+        starts_s, ends_s = ascent.start_s[:, None], (ascent.start_s + self.instance.run_s)[:, None]
+        inside_s = np.maximum(0.0, np.minimum(ends_s, edges_s[1:]) - np.maximum(starts_s, edges_s[:-1]))
+        share = np.nan_to_num(inside_s) / (self.instance.num_cores * (edges_s[1] - edges_s[0]))
+        taken_j = ascent.groups @ ascent.best[:count] + share @ ascent.best[count:]
+        is_open = (ascent.must == 0) & ~np.isnan(ascent.start_s) & (taken_j > 0)
+        scores = np.where(is_open, taken_j - np.abs(ascent.margin_j), -np.inf)
+        return int(np.argmax(scores)) if is_open.any() else -1
+
+    def lower_bound_to(self, bound_j: float | None) -> None:
+        """Take over a bound that was proven elsewhere, if there is one."""
+        self._bound_j = self._bound_j if bound_j is None else min(self._bound_j, bound_j)
 
     def bound_by_whole_runs(self, num_rounds: int) -> None:
         """Rounds of a bound from whole schedules of the cores, at the prices of subcarriers of the first call."""
@@ -156,6 +208,22 @@ class Market:
         return with_bound(self.instance, replace(answer, prices=prices), self.bound_j)
 
 
+class _Part(NamedTuple):
+    """Some of the plans: a bound on them, and its prices."""
+
+    bound_j: float
+    ascent: Ascent
+
+
+def _restarted(ascent: Ascent, aim_j: float, known_j: float) -> Ascent:
+    """A copy that begins again at the best prices."""
+    copy = Ascent(*(each.copy() for each in ascent))
+    copy.prices[:] = copy.best
+    copy.direction[:], copy.bound_j[:], copy.stale[:] = 0.0, np.inf, 0
+    copy.aim_j[:], copy.known_j[:] = aim_j, known_j
+    return copy
+
+
 @cache
 def load_kernels() -> None:
     """Compile the kernels, or load them, once in a process, so that no time budget has to pay for that."""
@@ -165,7 +233,7 @@ def load_kernels() -> None:
     market = Market(tiny, plan)
     market.improve_prices(1)
     market.use_prices()
-    market.improve_plan(1)
+    market.grow_plan()
     market.bound_by_whole_runs(1)
 
 
@@ -184,17 +252,29 @@ def _uplinks(instance: Instance) -> Uplinks:
     sizes = np.arange(instance.num_subcarriers + 2)
     allowed = np.isin(sizes, instance.group_sizes) if instance.group_sizes else sizes > 0
     allowed[-1] = False
+    ranked = np.argsort(-gains, axis=1, kind="stable")
+    cell = _cell(instance, gains)
+    measure_reach(cell, ranked)
     return Uplinks(
-        cell_of(tasks_of([instance])),
+        cell,
         np.log(gains),
         1 / gains,
         np.log(2) * instance.bits / instance.radio.bandwidth_hz,
-        np.argsort(-gains, axis=1, kind="stable"),
+        ranked,
         np.log(2) * np.array([each.bits_per_hz_s for each in modulations]),
         np.array([each.least_ratio for each in modulations], np.float64),
         bool(instance.contiguous),
         allowed,
     )
+
+
+def _cell(instance: Instance, gains: Floats) -> CellArrays:
+    devices, channels = np.zeros(len(gains), DEVICE), np.empty(gains.shape, CHANNEL)
+    channels["log"], channels["inverse"] = np.log2(gains), 1 / gains
+    devices["bits_per_hz"], devices["worth_j"] = instance.bits / instance.radio.bandwidth_hz, instance.worth_j
+    devices["due_s"], devices["run_s"] = instance.deadlines_s, instance.run_s
+    devices["release_s"] = instance.releases_s
+    return CellArrays(float(instance.radio.max_power_w), float(instance.radio.circuit_power_w), devices, channels)
 
 
 def _core_time(instance: Instance, latest_s: Floats) -> CoreTime:

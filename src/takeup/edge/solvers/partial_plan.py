@@ -1,10 +1,9 @@
-"""Partial plans: the subcarriers and the core schedule of each offloading device, and how subcarriers are assigned."""
+"""Plans under construction: groups and core schedules of the devices, and which devices could join. For learners."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import combinations, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import ABSENT, Oracle, Uploads, least_powers, oracle
 from takeup.edge.model import UNASSIGNED, Allocation, Answer, Instance, Reason
 
-# Schedules of the cores: as late as possible in the order of deadlines, or as early as uploads allow ------------------
+# Schedules of the cores: as late as possible in the order of deadlines ------------------------------------------------
 #
 # As late as possible is best for a given order: every start is the latest it can be, and a later start means a longer
 # and cheaper upload. The order of deadlines is the right one whenever uploads are short against the time there is.
@@ -67,19 +66,6 @@ class _Cores:
         start_s: Floats = np.minimum(due_s, self._taken_s[rows, core]) - run_s
         self._taken_s[rows, core] = start_s
         return start_s
-
-
-def run_in_order(uploads_s: Floats, deadlines_s: Floats, run_s: Floats, num_cores: int = 1) -> Floats:
-    """Starts in the order of deadlines, each as early as its upload allows; nan for tasks that would be late."""
-    starts_s = np.full(len(run_s), np.nan)
-    free_s = np.zeros(num_cores)
-    for task in np.argsort(deadlines_s, kind="stable").tolist():
-        core = int(np.argmin(free_s))
-        start_s = max(float(free_s[core]), float(uploads_s[task]))
-        if start_s + run_s[task] <= deadlines_s[task]:
-            starts_s[task] = start_s
-            free_s[core] = start_s + float(run_s[task])
-    return starts_s
 
 
 # Groups of neighbours: where subcarriers of a device must lie side by side, a group is a run without a gap ------------
@@ -282,35 +268,9 @@ class PartialPlan:
         return Allocation(offloads, owners, powers_w, upload_s, start_s, energies_j)
 
 
-# Radio allocation: smallest groups by largest saving, then left-over subcarriers where they save most -----------------
+# Left-over subcarriers go where they save most -----------------------------------------------------------------------
 
 WORTH_IT = 1e-12  # of the energy of an upload; a smaller reduction is rounding
-
-
-def assign_groups(site: SiteQuantities, devices: Ints, limits_s: Floats) -> PartialPlan:
-    """Groups for the devices that save most, one device at a time. Limits are by device.
-
-    Savings only fall while subcarriers are taken, so a group is looked for again only when it would be next.
-    """
-    plan, free = PartialPlan(site), site.all_subcarriers
-    savings_j, sizes, ranked = _smallest_groups(site, devices, free, limits_s)
-    while len(devices) and len(free) and savings_j[best := int(np.argmax(savings_j))] > 0:
-        device, group = int(devices[best]), ranked[best, : sizes[best]].copy()
-        if np.isin(group, free).all():
-            plan.groups[device], plan.limits_s[device] = group.tolist(), float(limits_s[device])
-            free = np.setdiff1d(free, group)
-            savings_j[best] = -np.inf
-        else:
-            again = _smallest_groups(site, devices[[best]], free, limits_s)
-            savings_j[best], sizes[best] = again[0][0], again[1][0]
-            ranked[best, : len(free)] = again[2][0]
-    return plan
-
-
-def _smallest_groups(site: SiteQuantities, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Floats, Ints, Ints]:
-    """What each device would save with its smallest group (-inf: it has none), and its size and ranking."""
-    sizes, costs_j, ranked = site.smallest_groups(devices, free, limits_s[devices])
-    return np.where(sizes > 0, site.worth_j[devices] - costs_j, -np.inf), sizes, ranked
 
 
 def assign_free_subcarriers(plan: PartialPlan) -> None:
@@ -391,114 +351,55 @@ def refusal_reasons(site: SiteQuantities, promising: Ints) -> npt.NDArray[np.int
     return reasons
 
 
-# Local search for better groups of the same devices: move a subcarrier to another device, or swap two -----------------
+# Newcomers: devices that could join a plan, with the CPU slot and the group they would get ----------------------------
 #
-# Where groups must be runs of neighbours, whole runs are swapped, and a subcarrier moves between adjacent runs.
-
-LEAST_EXCHANGE_GAIN = 1e-9  # of all upload energy; a smaller gain is rounding
-
-
-def exchange_subcarriers(plan: PartialPlan) -> None:
-    """Carry out the best move or swap of subcarriers between two devices, as long as one makes uploads cheaper."""
-    if len(plan.groups) < 2:
-        return
-    if plan.site.instance.contiguous:
-        _exchange_runs(plan)
-        return
-    tables = {device: _costs(plan, device) for device in plan.groups}
-    total_j = sum(float(table[-1, -1]) for table in tables.values())
-    while True:
-        gain_j, taker, giver, taken, given = _best(plan, tables)
-        if gain_j <= LEAST_EXCHANGE_GAIN * total_j:
-            return
-        plan.groups[giver].remove(taken)
-        plan.groups[taker].append(taken)
-        if given is not None:
-            plan.groups[taker].remove(given)
-            plan.groups[giver].append(given)
-        tables |= {device: _costs(plan, device) for device in (taker, giver)}
+# A newcomer runs in the order of deadlines, and all tasks as late as possible: the others may have to upload faster,
+# and what that costs them is subtracted from the worth of the newcomer.
 
 
-def _costs(plan: PartialPlan, device: int) -> Floats:
-    """What the upload costs with one subcarrier less (rows, as in the group) and one more (columns, by number).
+class Newcomers(NamedTuple):
+    """Devices that could join a plan: the saving they add, and their groups as the first `sizes` of `ranked`."""
 
-    The last row is for none less, the last column for none more; inf where the upload cannot be made in time.
-    """
-    site, group = plan.site, plan.groups[device]
-    size, count = len(group), site.instance.num_subcarriers
-    gains = np.empty((size + 1, count + 1, size + 1))
-    gains[:, :, :size] = site.gains[device, group]
-    gains[np.arange(size), :, np.arange(size)] = ABSENT
-    gains[:, :count, size] = site.gains[device]
-    gains[:, count, size] = ABSENT
-    bits = np.full(gains.shape[:2], site.instance.bits[device])
-    table = oracle(-np.sort(-gains, axis=-1), bits, site.instance.radio)
-    return table.whole(np.full(gains.shape[:2], plan.window_s(device))).energy_j
+    devices: Ints
+    gains_j: Floats
+    sizes: Ints
+    ranked: Ints
 
 
-def _best(plan: PartialPlan, tables: dict[int, Floats]) -> tuple[float, int, int, int, int | None]:
-    """The largest gain, the taker, the giver, the subcarrier taken, and the one given in return."""
-    best: tuple[float, int, int, int, int | None] = (-np.inf, -1, -1, -1, None)
-    for giver, gives in plan.groups.items():
-        for taker, owns in plan.groups.items():
-            if taker == giver:
-                continue
-            before_j = tables[giver][-1, -1] + tables[taker][-1, -1]
-            # rows: what the giver loses; columns: what the taker gives for it, at the end nothing
-            giver_j = tables[giver][: len(gives)][:, [*owns, -1]]
-            taker_j = tables[taker][:, gives].T
-            after_j = giver_j + taker_j
-            if not _may_move(plan, gives, owns):
-                after_j[:, -1] = np.inf
-            row, column = divmod(int(np.argmin(after_j)), after_j.shape[1])
-            gain_j = float(before_j - after_j[row, column])
-            if gain_j > best[0]:
-                best = (gain_j, taker, giver, gives[row], owns[column] if column < len(owns) else None)
-    return best
+def consider(plan: PartialPlan, devices: Ints) -> Newcomers:
+    """Which of the devices could join the plan and add to its saving."""
+    site, accepted, free = plan.site, plan.devices, plan.free()
+    releases_s = site.instance.releases_s
+    own_s, others_s = site.starts_with_one_more(accepted, devices)
+    fits = (own_s > releases_s[devices]) & (others_s > releases_s[accepted]).all(axis=1) & (len(free) > 0)
+    devices, own_s, others_s = devices[fits], own_s[fits], others_s[fits]
+    if len(devices) == 0:
+        return Newcomers(devices, np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 0), np.int64))
+    sizes, costs_j, ranked = site.smallest_groups(devices, free, own_s)
+    gains_j = np.where(sizes > 0, site.worth_j[devices] - costs_j, -np.inf) - _added_cost(plan, others_s)
+    adds = gains_j > 0
+    return Newcomers(devices[adds], gains_j[adds], sizes[adds], ranked[adds])
 
 
-def _may_move(plan: PartialPlan, gives: list[int], owns: list[int]) -> bool:
-    """Whether both groups keep a size that is allowed when one subcarrier goes from the first to the second."""
-    sizes = plan.site.instance.group_sizes
-    return not sizes or (len(gives) - 1 in sizes and len(owns) + 1 in sizes)
+def _added_cost(plan: PartialPlan, others_s: Floats) -> Floats:
+    """What the accepted devices would spend more with the starts of each row; inf if one could not upload in time."""
+    if not plan.groups:
+        return np.zeros(len(others_s))
+    now_j = plan.uploads().energy_j[:, None]
+    harm_j: Floats = (plan.uploads_by(others_s.T).energy_j - now_j).sum(axis=0)
+    return harm_j
 
 
-# Runs -----------------------------------------------------------------------------------------------------------------
-
-ExchangeTrial = dict[int, list[int]]
-
-
-def _exchange_runs(plan: PartialPlan) -> None:
-    """Carry out the best exchange between two runs, as long as one makes uploads cheaper."""
-    total_j = float(plan.uploads().energy_j.sum())
-    while True:
-        trials = list(_trials(plan))
-        gains_j = _gains(plan, trials)
-        best = int(np.argmax(gains_j))
-        if gains_j[best] <= LEAST_EXCHANGE_GAIN * total_j:
-            return
-        plan.groups |= trials[best]
+def accept(plan: PartialPlan, newcomers: Newcomers, index: int) -> None:
+    """Let one of the newcomers join, and move the starts of all."""
+    device = int(newcomers.devices[index])
+    plan.groups[device] = newcomers.ranked[index, : newcomers.sizes[index]].tolist()
+    reschedule(plan)
 
 
-def _gains(plan: PartialPlan, trials: list[ExchangeTrial]) -> Floats:
-    """What the two uploads of every trial cost less than now; -inf if one of them cannot be made in time."""
-    before_j = dict(zip(plan.groups, plan.uploads().energy_j.tolist(), strict=True))
-    devices = [device for trial in trials for device in trial]
-    groups = [group for trial in trials for group in trial.values()]
-    windows_s = np.array([[plan.window_s(device)] for device in devices])
-    after_j = plan.site.table(np.array(devices), groups).whole(windows_s).energy_j
-    gains_j: Floats = (np.array([before_j[device] for device in devices]) - after_j[:, 0]).reshape(-1, 2).sum(axis=1)
-    return gains_j
-
-
-def _trials(plan: PartialPlan) -> Iterator[ExchangeTrial]:
-    """New groups for two devices."""
-    for one, other in combinations(plan.groups, 2):
-        yield {one: list(plan.groups[other]), other: list(plan.groups[one])}
-    for giver, taker in permutations(plan.groups, 2):
-        gives, owns = sorted(plan.groups[giver]), sorted(plan.groups[taker])
-        if len(gives) > 1 and _may_move(plan, gives, owns):
-            if gives[-1] + 1 == owns[0]:
-                yield {giver: gives[:-1], taker: [gives[-1], *owns]}
-            if owns[-1] + 1 == gives[0]:
-                yield {giver: gives[1:], taker: [*owns, gives[0]]}
+def reschedule(plan: PartialPlan) -> None:
+    """Schedule all tasks of the plan as late as possible, in the order of deadlines."""
+    chosen = plan.devices
+    instance = plan.site.instance
+    starts_s = latest_starts(instance.deadlines_s[chosen], plan.site.run_s[chosen], instance.num_cores)
+    plan.limits_s = dict(zip(plan.groups, starts_s.tolist(), strict=True))

@@ -9,8 +9,18 @@ from takeup.core.arrays import Ints
 from takeup.edge.contract import Policy
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import POLICIES
-from takeup.edge.policies.joint import Newcomers, accept, consider, reschedule
-from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, assign_free_subcarriers, refusal_reasons
+from takeup.edge.solvers.partial_plan import (
+    Newcomers,
+    PartialPlan,
+    SiteQuantities,
+    accept,
+    assign_free_subcarriers,
+    consider,
+    refusal_reasons,
+    reschedule,
+)
+from takeup.papers.edge.gma import Gma
+from takeup.papers.edge.joint import CpuFirst, Joint, Local, MinimumGroups, RadioFirst
 
 # CAR by priority: admit devices in an order that is fixed beforehand, each with the least that it needs.
 #
@@ -156,4 +166,8 @@ def _append(site: SiteQuantities, devices: Ints) -> PartialPlan:
     return plan
 
 
-COMPARED: dict[str, Policy] = {**POLICIES, "joint_append": JointAppend(), "car_p": CarByPriority(), "jtora": Jtora()}
+PUBLISHED: tuple[Policy, ...] = (
+    *(Local(), RadioFirst(), CpuFirst(), MinimumGroups()),
+    *(Joint(), JointAppend(), Gma(), CarByPriority(), Jtora()),
+)
+COMPARED: dict[str, Policy] = POLICIES | {policy.name: policy for policy in PUBLISHED}

@@ -23,7 +23,6 @@ import numpy as np
 
 from takeup.core.arrays import Bools, Floats, Ints
 from takeup.core.compiled import bare, inner, kernel
-from takeup.edge.solvers.compiled.plans import shortest, upload_cost
 from takeup.edge.solvers.compiled.uplinks import (
     ROUNDING,
     Selection,
@@ -32,6 +31,8 @@ from takeup.edge.solvers.compiled.uplinks import (
     next_level,
     select,
     selection,
+    shortest,
+    upload_cost,
     water_terms,
 )
 
@@ -40,7 +41,7 @@ NUM_SPANS, NUM_FINE_SPANS = 20, 40  # with many subcarriers, and with few
 LEAST_SIZES = np.array([1, 2, 3, 4, 6])  # of the classes of group sizes; each ends where the next one begins
 FINE_SIZES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12])
 NUM_STEPS, CLOSE_LEVEL = 10, 0.02  # of the search for a water level
-NUM_MODULATED_STEPS = 5
+NUM_MODULATED_STEPS = 8
 ENOUGH_POWER, MUCH_POWER = 0.95, 1.02  # of what there is; between them the price of power stays
 PATIENCE, NEARER, MEMORY = 12, 0.6, 0.5  # rounds without a better bound, what is then left of the aim, of directions
 FIRST_AIM = 0.1  # of the worth of a known plan
@@ -73,6 +74,7 @@ class CoreTime(NamedTuple):
 class Ascent(NamedTuple):
     """Prices now and best, direction and scale; a row of `takes` for every device: its group, start and upload limit.
 
+    `must` is 1 for devices that every plan in question has, -1 for those that none has, and 0 for all others.
     `margin_j` is what a device would gain beyond its worth at the last prices, below zero for those that stay out.
     `bound_j`, `aim_j`, `known_j` and `stale` are single numbers in arrays.
     """
@@ -89,6 +91,7 @@ class Ascent(NamedTuple):
     groups: Bools
     start_s: Floats
     limit_s: Floats
+    must: Ints
 
 
 # Options --------------------------------------------------------------------------------------------------------------
@@ -237,6 +240,7 @@ def modulated_cost(
     """With neighbours, a window may have more subcarriers than are in use: each of these saves `reward` at most."""
     time_s, ratio, size = options.end_s[device, at], options.ratio[device, at], options.size[device, at]
     price, reward, best_j = options.power_price[device, at], options.level[device, at], -np.inf
+    low, high = 0.0, np.inf
     for _ in range(NUM_MODULATED_STEPS):
         weight = time_s * (1.0 + price) * ratio
         for subcarrier in range(len(prices)):
@@ -259,9 +263,11 @@ def modulated_cost(
         if not is_bound:
             reward = largest_j
         elif power_w > up.cell.max_power_w:
-            price = 2.0 * price + 0.25
+            low = price
+            price = 2.0 * price + 0.25 if high == np.inf else 0.5 * (low + high)
         elif price > 0.0 and power_w < ENOUGH_POWER * up.cell.max_power_w:
-            price = 0.5 * price if price > 0.1 else 0.0
+            high = price
+            price = 0.5 * (low + high) if price > 0.1 else 0.0
         elif reward > 0.0 and count != size:
             reward *= 0.9 if count > size else 1.1
         else:
@@ -359,7 +365,7 @@ def _bound_at(up: Uplinks, options: Options, time: CoreTime, ascent: Ascent, sla
         ascent.start_s[device] = np.nan
         ascent.margin_j[device] = (1.0 - slack) * each.worth_j
         count = options.num[device]
-        if count == 0:
+        if count == 0 or ascent.must[device] < 0:
             continue
         _price_starts(time, omega, device, each.run_s, least_j, places)
         for at in range(count):
@@ -367,7 +373,7 @@ def _bound_at(up: Uplinks, options: Options, time: CoreTime, ascent: Ascent, sla
                 time, omega, device, each.run_s, each.release_s + options.begin_s[device, at], least_j, places
             )
             floors_j[at] = options.floor_j[device, at] + cheapest_j[options.size[device, at]] + cpu_j[at]
-        best_j = slack * each.worth_j
+        best_j = slack * each.worth_j if ascent.must[device] == 0 else np.inf
         while True:
             at = int(np.argmin(floors_j[:count]))
             if floors_j[at] >= best_j:
@@ -383,7 +389,7 @@ def _bound_at(up: Uplinks, options: Options, time: CoreTime, ascent: Ascent, sla
                 ascent.start_s[device], ascent.limit_s[device] = starts_s[at], options.end_s[device, at]
                 ascent.groups[device] = group
         ascent.margin_j[device] = each.worth_j - best_j
-        if best_j < each.worth_j:
+        if best_j < each.worth_j or ascent.must[device] > 0:
             total_j += each.worth_j - best_j
             _take(up, time, ascent, device, taken, num_cores)
     return float(total_j)

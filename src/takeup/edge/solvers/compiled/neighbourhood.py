@@ -29,9 +29,12 @@ NUM_STEPS, CLOSE_LEVEL = 12, 0.01  # of the search for the group of a device
 WORTH_IT = 1e-9  # relative; a smaller improvement is rounding
 LEAST_FACTOR, MORE_FACTOR = 0.3, 1.1  # on prices, drawn in every step
 NOISE = 0.2  # of the worth, in the order of devices
+MUCH_SHARE, MUCH = 0.2, 8.0  # of steps with more noise, and how much more
+WINDOW_SHARE = 0.5  # of steps that empty neighbouring subcarriers, where groups must be neighbours
 CORES_SHARE = 0.4  # of steps that empty whole cores
 TURN_SHARE, TURN_NOISE = 0.15, 0.3  # of steps with other orders than that of deadlines, and by how much
 FEW = 12  # devices that may ask to join in a step
+LAST_SHARE = 0.3  # of steps in which removed devices ask to join after all others
 WORSE = 0.002  # of the best worth; a plan that is worse by less is followed
 MOST_STALE = 200  # steps without a better plan, after which the search returns to the best one
 
@@ -463,6 +466,12 @@ def _remove_some(search: Search, plan: CorePlan) -> None:
             while plan.length[core] > 0:
                 _remove(plan, plan.queue[core, plan.length[core] - 1])
         share = share if _draw(search) < 0.5 else 0.0
+    if search.up.contiguous and _draw(search) < WINDOW_SHARE:
+        first, count = int(_draw(search) * len(plan.owner)), int(_draw(search) ** 2 * len(plan.owner)) + 1
+        for subcarrier in range(first, min(first + count, len(plan.owner))):
+            if plan.owner[subcarrier] >= 0:
+                _remove(plan, plan.owner[subcarrier])
+        share = share if _draw(search) < 0.3 else 0.0
     for device in range(len(plan.size)):
         if plan.size[device] > 0 and _draw(search) < share:
             _remove(plan, device)
@@ -474,14 +483,17 @@ def _remove_some(search: Search, plan: CorePlan) -> None:
 @inner
 def _let_join(search: Search, plan: CorePlan, is_first: bool) -> None:
     room, devices, count = search.room, search.up.cell.devices, 0
-    noise = 0.0 if is_first else NOISE * _draw(search)
+    noise = 0.0 if is_first else NOISE * _draw(search) * (MUCH if _draw(search) < MUCH_SHARE else 1.0)
     factor = 1.0 if is_first else LEAST_FACTOR + MORE_FACTOR * _draw(search)
     fit = 0.0 if is_first else (2.0 * _draw(search) - 1.0) ** 3
     jitter = TURN_NOISE if not is_first and _draw(search) < TURN_SHARE else 0.0
+    removed_last = not is_first and _draw(search) < LAST_SHARE
     for device in range(len(plan.size)):
         if devices[device].reach_j > 0.0 and plan.size[device] == 0:
             drawn = _draw(search) - 0.5
             room.keys[count] = -search.margin_j[device] - noise * drawn * devices[device].worth_j
+            if removed_last and search.now.size[device] > 0:
+                room.keys[count] += BLOCKED
             room.waiting[count] = device
             room.turn_s[device] = devices[device].due_s * (1.0 + jitter * (_draw(search) - 0.5))
             count += 1

@@ -30,15 +30,15 @@ from takeup.core.arrays import Floats, Ints
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import oracle
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.joint import grow, reschedule
 from takeup.edge.solvers.partial_plan import (
     PartialPlan,
     SiteQuantities,
     assign_free_subcarriers,
-    assign_groups,
     latest_starts,
     refusal_reasons,
+    reschedule,
 )
+from takeup.papers.edge.joint import assign_groups, grow
 
 NOTHING = 1e-9  # a smaller fraction is rounding
 NUM_DEADLINES = 16  # up to which CPU time is counted

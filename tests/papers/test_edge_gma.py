@@ -13,11 +13,11 @@ from scipy.optimize import linprog
 
 from edge.cells import instances, two_devices
 from takeup.edge.model import Instance
-from takeup.edge.policies import find_policy
-from takeup.edge.policies.gma import Gma, _choices, _fill_slots, _overlapping_slots, _relaxed, round_matching
 from takeup.edge.solvers.partial_plan import SiteQuantities
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
+from takeup.papers.edge.baselines import COMPARED
+from takeup.papers.edge.gma import Gma, _choices, _fill_slots, _overlapping_slots, _relaxed, round_matching
 
 
 @st.composite
@@ -90,13 +90,13 @@ def test_the_relaxation_keeps_within_its_share_and_chooses_nobody_twice(instance
 
 def test_the_matching_sees_two_small_tasks_where_the_greedy_choice_sees_one_large() -> None:
     cells = [radio_tight_setting(np.random.default_rng([11, seed]), 20, 16) for seed in range(4)]
-    savings_j = {name: [find_policy(name).allocate(cell).saving_j for cell in cells] for name in ("gma", "joint")}
+    savings_j = {name: [COMPARED[name].allocate(cell).saving_j for cell in cells] for name in ("gma", "joint")}
 
     assert sum(savings_j["gma"]) > 1.02 * sum(savings_j["joint"])
 
 
 def test_a_cell_in_which_nobody_saves_has_no_matching() -> None:
-    answer = find_policy("gma").allocate(replace(two_devices(), chip_constant=1e-9))
+    answer = COMPARED["gma"].allocate(replace(two_devices(), chip_constant=1e-9))
 
     assert answer.allocation.num_accepted == 0
 

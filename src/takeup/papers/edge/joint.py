@@ -1,4 +1,4 @@
-"""Policies that share the radio and the CPU separately, or not at all: the baselines of the joint policies.
+"""The policies of the paper: joint allocation, and its baselines that share the radio and the CPU separately.
 
 Yu, Zhang, Letaief, GLOBECOM 2016. `local` offloads no device. `radio_first` and `cpu_first` share one resource as if
 the other were free, so a part of it is wasted. `min_group` ignores the CPU: a reference that no site can execute.
@@ -8,17 +8,50 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from takeup.core.arrays import Ints
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.model import Answer, Instance, Reason
 from takeup.edge.solvers.partial_plan import (
     PartialPlan,
     SiteQuantities,
+    accept,
     assign_free_subcarriers,
-    assign_groups,
+    consider,
     latest_starts,
     refusal_reasons,
-    run_in_order,
 )
+
+# Joint: accept, one after the other, the device that adds most saving with the CPU slot and group it would get --------
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Accept by the largest added saving: both resources are checked, so neither is wasted."""
+
+    name: str = "joint"
+    ignores_cpu: bool = False
+
+    def allocate(self, instance: Instance) -> Answer:
+        """The allocation that grows greedily on both resources."""
+        site = SiteQuantities(instance)
+        promising = site.promising()
+        plan = PartialPlan(site)
+        grow(plan, promising)
+        assign_free_subcarriers(plan)
+        return plan.answer(self.name, refusal_reasons(site, promising))
+
+
+def grow(plan: PartialPlan, devices: Ints) -> None:
+    """Accept the device that adds most until none adds anything."""
+    while True:
+        newcomers = consider(plan, devices)
+        if len(newcomers.devices) == 0:
+            return
+        best = int(np.argmax(newcomers.gains_j))
+        accept(plan, newcomers, best)
+        devices = devices[devices != newcomers.devices[best]]
+
+
+# Separate allocation --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +154,45 @@ class MinimumGroups:
         plan = assign_groups(site, promising, site.latest_s)
         assign_free_subcarriers(plan)
         return plan.answer(self.name, refusal_reasons(site, promising))
+
+
+# What they are made of ------------------------------------------------------------------------------------------------
+
+
+def assign_groups(site: SiteQuantities, devices: Ints, limits_s: Floats) -> PartialPlan:
+    """Groups for the devices that save most, one device at a time. Limits are by device.
+
+    Savings only fall while subcarriers are taken, so a group is looked for again only when it would be next.
+    """
+    plan, free = PartialPlan(site), site.all_subcarriers
+    savings_j, sizes, ranked = _smallest_groups(site, devices, free, limits_s)
+    while len(devices) and len(free) and savings_j[best := int(np.argmax(savings_j))] > 0:
+        device, group = int(devices[best]), ranked[best, : sizes[best]].copy()
+        if np.isin(group, free).all():
+            plan.groups[device], plan.limits_s[device] = group.tolist(), float(limits_s[device])
+            free = np.setdiff1d(free, group)
+            savings_j[best] = -np.inf
+        else:
+            again = _smallest_groups(site, devices[[best]], free, limits_s)
+            savings_j[best], sizes[best] = again[0][0], again[1][0]
+            ranked[best, : len(free)] = again[2][0]
+    return plan
+
+
+def _smallest_groups(site: SiteQuantities, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Floats, Ints, Ints]:
+    """What each device would save with its smallest group (-inf: it has none), and its size and ranking."""
+    sizes, costs_j, ranked = site.smallest_groups(devices, free, limits_s[devices])
+    return np.where(sizes > 0, site.worth_j[devices] - costs_j, -np.inf), sizes, ranked
+
+
+def run_in_order(uploads_s: Floats, deadlines_s: Floats, run_s: Floats, num_cores: int = 1) -> Floats:
+    """Starts in the order of deadlines, each as early as its upload allows; nan for tasks that would be late."""
+    starts_s = np.full(len(run_s), np.nan)
+    free_s = np.zeros(num_cores)
+    for task in np.argsort(deadlines_s, kind="stable").tolist():
+        core = int(np.argmin(free_s))
+        start_s = max(float(free_s[core]), float(uploads_s[task]))
+        if start_s + run_s[task] <= deadlines_s[task]:
+            starts_s[task] = start_s
+            free_s[core] = start_s + float(run_s[task])
+    return starts_s
