@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,7 +94,7 @@ class TlsConnection:
         """Send all of it."""
         left = memoryview(data)
         while left:
-            left = left[self._call(lambda rest=left: self._connection.send(rest)) :]
+            left = left[self._call(partial(self._connection.send, left)) :]
 
     def _call(self, act: Callable[[], Result]) -> Result:
         until_s = time.monotonic() + self._limit_s
