@@ -113,22 +113,19 @@ def capacity_table(capacity: Capacity) -> Table:
     return Table("States of the link", columns, rows)
 
 
-def curve_series(title: str, x: str, y: str, curves: Sequence[Curve], x_unit: str = "s", y_unit: str = "") -> Series:
-    """Lines over the same axes."""
+def curve_series(
+    title: str, x: str, y: str, curves: Sequence[Curve], x_unit: str = "s", y_unit: str = "", note: str = ""
+) -> Series:
+    """Lines over the same axes; steps if a note explains their jumps."""
     rows: tuple[dict[str, TableCell], ...] = tuple(
         {"line": curve.name, x: float(x_value), y: float(y_value)}
         for curve in curves
         for x_value, y_value in zip(curve.x, curve.y, strict=True)
     )
-    return Series(title, x, y, rows, "line", x_unit=x_unit, y_unit=y_unit)
+    return Series(title, x, y, rows, "line", None, x_unit, y_unit, "step" if note else "line", note)
 
 
 def cdf_series(curves: Sequence[Curve]) -> Series:
     """Distribution of the start-up delay; its jumps are real."""
-    rows: tuple[dict[str, TableCell], ...] = tuple(
-        {"line": curve.name, "delay": float(x), "P(start-up ≤ delay)": float(y)}
-        for curve in curves
-        for x, y in zip(curve.x, curve.y, strict=True)
-    )
     note = "A jump is the probability that the number of users did not change while the video waited."
-    return Series("Start-up delay", "delay", "P(start-up ≤ delay)", rows, "line", x_unit="s", kind="step", note=note)
+    return curve_series("Start-up delay", "delay", "P(start-up ≤ delay)", curves, note=note)

@@ -13,7 +13,7 @@ from scipy.linalg import expm
 
 from streaming.oracles import reference_cell
 from streaming.random_chains import chains
-from takeup.papers.qoe.fixed_length import PlaybackTransform
+from takeup.papers.qoe.fixed_length import law_of_stalls
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Chain
 from takeup.streaming.solvers.fluid import RiccatiSolver
@@ -48,17 +48,15 @@ def test_an_outage_costs_its_length_and_ends_in_a_state_that_fills() -> None:
 @given(chain=chains(standing_still=True), buffer_s=st.floats(0.0, 20.0), rate=st.floats(0.01, 2.0))
 def test_a_real_transform_is_a_chain_that_ends_sooner(chain: Chain, buffer_s: float, rate: float) -> None:
     stacked = (chain.killed - rate * np.eye(chain.num_states)).astype(np.complex128)[None]
-    found = PlaybackTransform(chain, stacked)
     sooner = RiccatiSolver().solution(replace(chain, end=chain.end + rate)).playback
 
-    assert found.columns.tolist() == sooner.columns.tolist()
-    assert found.empties(buffer_s)[0] == pytest.approx(sooner.empties(buffer_s), abs=1e-9)
+    assert law_of_stalls(chain, stacked, buffer_s)[0] == pytest.approx(sooner.empties(buffer_s), abs=1e-9)
 
 
 def test_a_complex_transform_is_the_conjugate_of_its_conjugate() -> None:
     chain = chain_of(reference_cell())
     nodes = np.array([0.3 + 2j, 0.3 - 2j], dtype=np.complex128)
-    law = PlaybackTransform(chain, chain.killed - nodes[:, None, None] * np.eye(10)).empties(3.0)
+    law = law_of_stalls(chain, chain.killed - nodes[:, None, None] * np.eye(10), 3.0)
 
     assert law[0] == pytest.approx(law[1].conj())
     assert np.abs(law[0]).max() <= 1.0 + 1e-12
@@ -67,7 +65,7 @@ def test_a_complex_transform_is_the_conjugate_of_its_conjugate() -> None:
 def test_the_mean_time_to_a_stall_is_a_derivative_of_the_transform() -> None:
     chain = ps_cell(0.5, 60.0, 0.1, 1)
     nodes = np.array([1e-5, 2e-5], dtype=np.complex128)
-    law = PlaybackTransform(chain, chain.killed - nodes[:, None, None] * np.eye(1)).empties(5.0)[:, 0, 0].real
+    law = law_of_stalls(chain, chain.killed - nodes[:, None, None] * np.eye(1), 5.0)[:, 0, 0].real
 
     assert (law[0] - law[1]) / 1e-5 == pytest.approx(10 * math.exp(-10 * 0.5 / 60), rel=1e-3)
 

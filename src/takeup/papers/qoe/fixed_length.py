@@ -38,7 +38,8 @@ def fixed_length_stalls(chain: Chain, length_s: float, start_s: float) -> float:
     jumps_s = chain.fill[falls] * plays_s
 
     def smooth(s: Complexes) -> Complexes:
-        stalls = (started[None, :] @ _empties(chain, s, start_s))[:, 0].sum(axis=1)
+        rates = chain.generator - s[:, None, None] * np.diag(chain.fill)
+        stalls = (started[None, :] @ law_of_stalls(chain, rates, start_s))[:, 0].sum(axis=1)
         return np.asarray((stalls - np.exp(-s[:, None] * jumps_s) @ mass) / s, np.complex128)
 
     left_s: Floats = np.array([length_s - start_s])
@@ -46,14 +47,14 @@ def fixed_length_stalls(chain: Chain, length_s: float, start_s: float) -> float:
     return float(np.clip(share, 0.0, 1.0))
 
 
-def _empties(chain: Chain, s: Complexes, buffer_s: float) -> Complexes:
-    """W(buffer_s), one matrix for every rate: lift expm(records q), for the states in which a buffer can run empty."""
+def law_of_stalls(chain: Chain, rates: Complexes, buffer_s: float) -> Complexes:
+    """W(buffer_s) for a stack of rates: the law of the state in which the buffer runs empty, from every state."""
     drift = chain.fill - chain.drain
     moves = np.abs(drift) > STILL_DRIFT * chain.drain
-    watched, reach = censor_transforms(chain.generator - s[:, None, None] * np.diag(chain.fill), moves)
+    watched, reach = censor_transforms(rates, moves)
     blocks = split_blocks(watched, drift[moves])
     psi, num = psi_by_doubling(blocks), int(blocks.falls.sum())
-    lift = np.zeros((len(s), len(blocks.falls), num), dtype=np.complex128)
+    lift = np.zeros((len(rates), len(blocks.falls), num), dtype=np.complex128)
     lift[:, blocks.falls], lift[:, ~blocks.falls] = np.eye(num), psi
     records = blocks.down + blocks.down_up @ psi
     return np.asarray(restore_transforms(lift, moves, reach) @ expm_many(records * buffer_s), np.complex128)
