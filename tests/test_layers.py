@@ -121,7 +121,7 @@ def is_allowed(area: str, room: str, target: list[str]) -> bool:
     if area not in PURE:  # cli, papers, tour ... know domains
         return True
     if target[0] != area:
-        return target[0] in (SHARED | {"output"} if room == "commands" else SHARED)
+        return target[0] in (SHARED | {"output", "scenes"} if room == "commands" else SHARED)
     other = room_of(target)
     if room in {other, ""} or other == "" or other in SPLIT:  # a package may name what it exports
         return True

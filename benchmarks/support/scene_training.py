@@ -23,6 +23,7 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from benchmarks.support import scene_networks as networks
 from benchmarks.support.scene_scores import paint
 from takeup.scenes import models, world
 from takeup.scenes.judge import judge
@@ -198,14 +199,14 @@ def _checked(check: Callable[[], dict[str, Any]], average: Average) -> dict[str,
 def train_vae(settings: Settings) -> list[float]:
     """Train the VAE on pictures, some in the styles or as edge maps, and save it with the scale of its latents."""
     torch.manual_seed(settings.seed)
-    vae = models.build_vae(settings.size).to(settings.device, memory_format=torch.channels_last)
+    vae = networks.build_vae(settings.size).to(settings.device, memory_format=torch.channels_last)
     batches = _pictures(settings, max(settings.batch // 4, 2))
     losses = fit(
         settings, "vae", vae.parameters(), lambda: _vae_loss(vae, next(batches)), lambda: judge_vae(settings, vae)
     )
     with torch.no_grad():
         latents = torch.cat([vae.encode(next(batches)).latent_dist.mean for _ in range(4)])
-    weights = models.weights_of({"vae": vae})
+    weights = networks.weights_of({"vae": vae})
     scale = {"mean": str(latents.mean().item()), "deviation": str(latents.std().item())}
     settings.log(part="vae", saved=VAE_FILE, **scale)
     save_file(weights, settings.out / VAE_FILE, metadata=scale)
@@ -226,7 +227,7 @@ def train_decoder(settings: Settings) -> list[float]:
         rate=0.6,
     )
     scale = {"mean": str(vae.config.shift_factor), "deviation": str(1 / vae.config.scaling_factor)}
-    save_file(models.weights_of({"vae": vae}), settings.out / VAE_FILE, metadata=scale)
+    save_file(networks.weights_of({"vae": vae}), settings.out / VAE_FILE, metadata=scale)
     return losses
 
 
@@ -264,11 +265,11 @@ def load_vae(settings: Settings, family: str) -> Any:
     """The trained VAE, frozen, with the scale of a family."""
     from safetensors import safe_open
 
-    path, vae = settings.out / VAE_FILE, models.build_vae(settings.size)
-    models.set_weights({"vae": vae}, load_file(path))
+    path, vae = settings.out / VAE_FILE, networks.build_vae(settings.size)
+    networks.set_weights({"vae": vae}, load_file(path))
     with safe_open(path, "pt") as file:
         scale = file.metadata()
-    vae = models.scaled_vae(vae, family, float(scale["mean"]), float(scale["deviation"]))
+    vae = networks.scaled_vae(vae, family, float(scale["mean"]), float(scale["deviation"]))
     return vae.to(settings.device, memory_format=torch.channels_last).requires_grad_(False).eval()
 
 
@@ -312,7 +313,7 @@ def encode(settings: Settings, vae: Any, images: Any) -> Any:
 
 def tokenize(captions: Iterable[str]) -> tuple[Any, Any]:
     """What the two tokenizers give for captions, padded to 48; a lookup of words, so that 100,000 take seconds."""
-    clip, t5 = models.clip_tokenizer(), models.t5_tokenizer()
+    clip, t5 = networks.clip_tokenizer(), networks.t5_tokenizer()
     of_clip = {word: clip(word).input_ids[1] for word in world.WORDS}
     of_t5 = {word: t5.convert_tokens_to_ids("▁" + word if word != "," else word) for word in world.WORDS}
     start, end = clip(" ").input_ids[:2]
@@ -396,7 +397,7 @@ class Trainee:
         torch.manual_seed(settings.seed + 1)
         self.settings, self.family = settings, family
         self.vae = load_vae(settings, family)
-        self.nets = models.build(family, settings.size)
+        self.nets = networks.build(family, settings.size)
         for net in self.nets.values():
             net.to(settings.device)
         if family == "sdxl":
@@ -406,12 +407,12 @@ class Trainee:
         self.layout: LayoutHead | None = None
         empty = tokenize([""])
         self.empty = [torch.tensor(ids, device=settings.device) for ids in empty]
-        self.alphas = models.scheduler_of("sdxl").alphas_cumprod.to(settings.device)
+        self.alphas = networks.scheduler_of("sdxl").alphas_cumprod.to(settings.device)
 
     @property
     def denoiser(self) -> Any:
         """The U-Net or the transformer."""
-        return self.nets[models.DENOISER[self.family]]
+        return self.nets[networks.DENOISER[self.family]]
 
     @property
     def path(self) -> Path:
@@ -434,12 +435,12 @@ class Trainee:
 
     def save(self) -> None:
         """Write the networks in half precision."""
-        save_file(models.weights_of(self.nets), self.path)
+        save_file(networks.weights_of(self.nets), self.path)
 
     def resume(self) -> bool:
         """Continue from saved networks, if there are any."""
         if self.path.exists():
-            models.set_weights(self.nets, load_file(self.path))
+            networks.set_weights(self.nets, load_file(self.path))
         return self.path.exists()
 
     # Losses
@@ -548,7 +549,7 @@ class Trainee:
     def pipeline(self) -> Any:
         """The stock pipeline of copies of the networks, in float32."""
         nets = {name: copy.deepcopy(net).float() for name, net in self.nets.items()}
-        return models.assemble(self.family, copy.deepcopy(self.vae), nets).to(self.settings.device)
+        return networks.assemble(self.family, copy.deepcopy(self.vae), nets).to(self.settings.device)
 
     def judged(self) -> dict[str, Any]:
         """The judge's shares for held-out captions."""
@@ -644,7 +645,7 @@ def train_control(trainee: Trainee) -> list[float]:
     """A ControlNet on captions most of which leave shapes and sizes to the edge map."""
     settings, is_flux = trainee.settings, trainee.family == "flux"
     pool = make_pool(settings, trainee.vae, max(settings.pool // 4, 8), seed=77, vague=0.85 if is_flux else 0.7)
-    trainee.control = models.build_controlnet(trainee.family, trainee.denoiser).to(settings.device)
+    trainee.control = networks.build_controlnet(trainee.family, trainee.denoiser).to(settings.device)
     trainee.control.train().requires_grad_(True)
     parameters, matrices = list(trainee.control.parameters()), []
     if is_flux:  # whose two layers of zeros, before and after, learn slowly by themselves
@@ -661,7 +662,7 @@ def train_control(trainee: Trainee) -> list[float]:
             rate=1.0 if is_flux else 0.7,
             matrices=matrices,
         )
-    save_file(models.weights_of({"control": trainee.control}), settings.out / f"{trainee.family}-edges.safetensors")
+    save_file(networks.weights_of({"control": trainee.control}), settings.out / f"{trainee.family}-edges.safetensors")
     if trainee.layout is not None:
         trainee.layout.hook.remove()
     trainee.control = trainee.layout = None
@@ -704,10 +705,10 @@ def lora_layers(denoiser: Any) -> list[str]:
 def train_lora(trainee: Trainee, style: str) -> list[float]:
     """A LoRA of rank 8 on pictures of one style; the file has the keys that `load_lora_weights` reads."""
     settings, base = trainee.settings, trainee.denoiser
-    name = models.DENOISER[trainee.family]
+    name = networks.DENOISER[trainee.family]
     pool = make_pool(settings, trainee.vae, max(settings.pool // 8, 8), seed=78, style=style)
     styled = copy.deepcopy(base)
-    layers = {layer: LowRank(styled.get_submodule(layer), models.LORA_RANK) for layer in lora_layers(styled)}
+    layers = {layer: LowRank(styled.get_submodule(layer), networks.LORA_RANK) for layer in lora_layers(styled)}
     for layer, wrapped in layers.items():
         parent, _, child = layer.rpartition(".")
         setattr(styled.get_submodule(parent), child, wrapped)
@@ -724,7 +725,7 @@ def train_lora(trainee: Trainee, style: str) -> list[float]:
         for layer, wrapped in layers.items()
         for side in "AB"
     }
-    save_file(weights, models.lora_path(trainee.family, style, settings.out))
+    save_file(weights, settings.out / f"{trainee.family}-{style}.safetensors")
     trainee.nets[name] = base
     return losses
 
@@ -739,7 +740,10 @@ def train_family(settings: Settings, family: str) -> None:
         part.partition("-")[2] for part, limit in settings.seconds.items() if part.startswith(family) and limit > 0
     }
     settings.log(
-        family=family, resumed=resumed, parts=sorted(wanted), parameters=models.count_parameters(*trainee.nets.values())
+        family=family,
+        resumed=resumed,
+        parts=sorted(wanted),
+        parameters=networks.count_parameters(*trainee.nets.values()),
     )
     if wanted & {"text", "base", "guidance"}:
         pool = make_pool(settings, trainee.vae, settings.pool, seed=int(resumed))
@@ -766,12 +770,12 @@ def restore(settings: Settings, folder: Path = models.WEIGHTS) -> None:
     with torch.no_grad():
         mean = pipeline.vae.encode(images.cpu() * 2 - 1).latent_dist.mean.mean().item()
     scale = {"mean": str(mean), "deviation": str(1 / pipeline.vae.config.scaling_factor)}
-    save_file(models.weights_of({"vae": pipeline.vae}), settings.out / VAE_FILE, metadata=scale)
+    save_file(networks.weights_of({"vae": pipeline.vae}), settings.out / VAE_FILE, metadata=scale)
     for family in models.FAMILIES:
         if (folder / family).exists():
             made = models.load(family, folder)
-            nets = {name: getattr(made, name) for name in models.NETS[family]}
-            save_file(models.weights_of(nets), settings.out / f"{family}.safetensors")
+            nets = {name: getattr(made, name) for name in networks.NETS[family]}
+            save_file(networks.weights_of(nets), settings.out / f"{family}.safetensors")
 
 
 # Export -----------------------------------------------------------------------------------------------------------
@@ -785,10 +789,11 @@ def export(settings: Settings, family: str, folder: Path = models.WEIGHTS) -> No
     trainee.pipeline().to(torch.float16).save_pretrained(folder / family)
     edges = settings.out / f"{family}-edges.safetensors"
     if edges.exists():
-        control = models.build_controlnet(family, trainee.denoiser)
-        models.set_weights({"control": control}, load_file(edges))
+        control = networks.build_controlnet(family, trainee.denoiser)
+        networks.set_weights({"control": control}, load_file(edges))
         control.half().save_pretrained(folder / f"{family}-edges")
     for style in STYLES:
-        path = models.lora_path(family, style, settings.out)
+        path, target = settings.out / f"{family}-{style}.safetensors", models.lora_path(family, style, folder)
         if path.exists():
-            save_file(load_file(path), models.lora_path(family, style, folder))
+            target.parent.mkdir(exist_ok=True)
+            save_file(load_file(path), target)

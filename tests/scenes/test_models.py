@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.support import scene_networks as networks
 from benchmarks.support import scene_scores
 from takeup.errors import BadInput, UnknownName
 from takeup.scenes import load, models, world
@@ -20,17 +21,17 @@ SHIPPED = [family for family in models.FAMILIES if (models.WEIGHTS / family / "m
 
 @pytest.fixture(scope="module")
 def vae() -> object:
-    return models.scaled_vae(models.build_vae("tiny"), "flux", 0.0, 1.0)
+    return networks.scaled_vae(networks.build_vae("tiny"), "flux", 0.0, 1.0)
 
 
 @pytest.mark.parametrize("family", models.FAMILIES)
 def test_a_full_family_has_at_most_12_mb_in_half_precision(family: str) -> None:
-    assert 2 * models.count_parameters(models.build_vae(), *models.build(family).values()) <= LIMIT_BYTES
+    assert 2 * networks.count_parameters(networks.build_vae(), *networks.build(family).values()) <= LIMIT_BYTES
 
 
 @pytest.mark.parametrize("family", models.FAMILIES)
 def test_the_parts_make_a_stock_pipeline_that_paints(family: str, vae: object) -> None:
-    pipeline = models.assemble(family, vae, models.build(family, "tiny"))
+    pipeline = networks.assemble(family, vae, networks.build(family, "tiny"))
     made = pipeline("a red circle", height=32, width=32, num_inference_steps=2, output_type="np").images
 
     assert type(pipeline).__name__ in {"StableDiffusionXLPipeline", "FluxPipeline"}
@@ -38,7 +39,7 @@ def test_the_parts_make_a_stock_pipeline_that_paints(family: str, vae: object) -
 
 
 def test_the_words_of_captions_are_single_tokens_of_both_tokenizers() -> None:
-    clip, t5 = models.clip_tokenizer(), models.t5_tokenizer()
+    clip, t5 = networks.clip_tokenizer(), networks.t5_tokenizer()
 
     assert {len(clip(word).input_ids) for word in world.WORDS} == {3}
     assert {len(t5(word).input_ids) for word in world.WORDS if word != ","} == {2}
@@ -49,13 +50,13 @@ def test_training_tokenizes_as_the_pipelines_do() -> None:
     first, second = train.tokenize(told)
     options = {"padding": "max_length", "max_length": models.MAX_TOKENS, "truncation": True}
 
-    assert models.clip_tokenizer()(told, **options).input_ids == first.tolist()
-    assert models.t5_tokenizer()(told, **options).input_ids == second.tolist()
+    assert networks.clip_tokenizer()(told, **options).input_ids == first.tolist()
+    assert networks.t5_tokenizer()(told, **options).input_ids == second.tolist()
 
 
 def test_weights_survive_saving_in_half_precision() -> None:
-    nets, others = models.build("flux", "tiny"), models.build("flux", "tiny")
-    models.set_weights(others, models.weights_of(nets))
+    nets, others = networks.build("flux", "tiny"), networks.build("flux", "tiny")
+    networks.set_weights(others, networks.weights_of(nets))
 
     for name, net in nets.items():
         for one, other in zip(net.parameters(), others[name].parameters(), strict=True):

@@ -21,7 +21,7 @@ def test_pictures_of_a_seed_are_known() -> None:
 
     assert digest(rendering.render(scenes)) == "2c35922b5d8a9ee3"
     assert digest(rendering.edge_map(scenes)) == "8d02000de9c63102"
-    assert digest(rendering.render(scenes, style="outline")) == "bd530cce44040275"
+    assert digest(rendering.render(scenes, style="shadow")) == "cf0fa9dc2b79b0e8"
     assert digest(rendering.render(scenes, style="night")) == "84748da397d8ebcf"
 
 

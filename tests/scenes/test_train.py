@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.support import scene_networks as networks
 from benchmarks.support import scene_scores
 from takeup.scenes import models, world
 from takeup.scenes.judge import judge
@@ -46,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_loss_of_the_vae_falls() -> None:
     torch.manual_seed(0)
-    vae = models.build_vae("tiny")
+    vae = networks.build_vae("tiny")
     images = render(tensors(world.sample(0, 2), "cpu"), torch) * 2 - 1
     losses = descend(list(vae.parameters()), lambda: train._vae_loss(vae, images))
 
@@ -91,7 +92,7 @@ def test_a_family_is_trained_exported_and_loaded_by_diffusers(folder: Path, tmp_
 
     pipeline = models.load(family, tmp_path)
     plain = scene_scores.paint(pipeline, ["a red circle at the top left"], steps=1)
-    pipeline.load_lora_weights(str(tmp_path), weight_name=models.lora_path(family, "shadow").name)
+    pipeline.load_lora_weights(str(models.lora_path(family, "shadow", tmp_path)))
     assert plain.shape == (1, 3, 128, 128)
     assert np.isfinite(plain).all()
     assert models.load_controlnet(family, tmp_path).config is not None

@@ -147,11 +147,14 @@ def _sentence(out: Path, template: str | None, report: EditReport) -> str:
 
 # `takeup serving quality MODEL`: compare accelerated images with lossless ones ----------------------------------------
 
+SCENES = {"takeup/scenes": "sdxl", "takeup/scenes-flux": "flux"}
 PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 
 
 @click.command()
-@click.argument("model", default="takeup/tiny-sdxl")
+@click.argument("model", required=False)
+@click.option("--pictures", default=8, show_default=True, help="For takeup/scenes: pictures in each row.")
+@click.option("--only", multiple=True, help="For takeup/scenes: rows whose name contains this; repeat.")
 @click.option("--accelerate", default="recorded", show_default=True, help="recorded, eight, bfloat16, late or reused.")
 @click.option("--prompt", "prompts", multiple=True, help="Prompt; repeatable. Two built-in ones if absent.")
 @click.option("--images", default=2, show_default=True, help="Seeds per prompt.")
@@ -169,12 +172,22 @@ PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 @click.option("--least-ssim", default=0.9, show_default=True, help="Exit code 1 if the SSIM of the images is lower.")
 @output_options
 @click.pass_context
-def quality(ctx: click.Context, /, model: str, as_json: bool, out: Path | None, quiet: bool, **settings: Any) -> None:
+def quality(ctx: click.Context, /, model: str | None, as_json: bool, out: Path | None, quiet: bool, **settings: Any) -> None:
     """Generate the same images lossless and accelerated, with the same seeds, and compare them.
 
-    MODEL is a folder in diffusers format, a hub id, or one of takeup/tiny-sd15, -sdxl,
-    -sdxl-controlnet, -sd3 and -flux.
+    Without MODEL, a table of all accelerations judged on the trained model takeup/scenes (or takeup/scenes-flux), in
+    minutes. Else MODEL is a folder in diffusers format, a hub id, or one of takeup/tiny-sd15, -sdxl, -sdxl-controlnet,
+    -sd3 and -flux, and one acceleration is compared.
     """
+    is_one = ctx.get_parameter_source("accelerate") is click.core.ParameterSource.COMMANDLINE
+    model = model or ("takeup/tiny-sdxl" if is_one else "takeup/scenes")
+    if model in SCENES:
+        from takeup.scenes.quality import Painter
+        from takeup.scenes.quality import report as table
+
+        painter = Painter(SCENES[model], settings["pictures"], settings["num_steps"], seed=settings["seed"])
+        show(table(painter, settings["only"]), as_json=as_json, out=out)
+        return
     from takeup.serving.quality import QualityThresholds, compare_images, makers_of, quality_report
     from takeup.serving.server.backends.local import open_model
 

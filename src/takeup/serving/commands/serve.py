@@ -112,11 +112,12 @@ def serve_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", default="takeup/scenes")
 @serve_options
 def serve(**options: Any) -> None:
     """Serve MODEL over an OpenAI-compatible HTTP API: images, edits, adapters, progress, metrics.
 
+    Without MODEL, a small trained one is served: takeup/scenes paints shapes in 128x128 pixels (or takeup/scenes-flux).
     MODEL is a folder in diffusers format, a hub id such as owner/name, or one of takeup/tiny-sd15, takeup/tiny-sdxl,
     takeup/tiny-sdxl-controlnet, takeup/tiny-sd3, takeup/tiny-flux, which have random weights and need no download.
 
@@ -124,9 +125,23 @@ def serve(**options: Any) -> None:
     Without keys, the server listens on localhost only. The address is printed on stdout when the server is ready.
     """
     _check_installed(options["on_ray"])
+    options = with_scenes(options)
     with ExitStack() as cleanup:
         _serve(options, cleanup)
     say("stopped")
+
+
+def with_scenes(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with where the weights of takeup/scenes lie, its ControlNet, and its LoRAs."""
+    family = {"takeup/scenes": "sdxl", "takeup/scenes-flux": "flux"}.get(options["model"])
+    if family is None:
+        return {**options, "weights": options["model"]}
+    from takeup.scenes.models import WEIGHTS
+
+    own = {"weights": str(WEIGHTS / family), "adapters": options["adapters"] or WEIGHTS / f"{family}-loras"}
+    if family == "sdxl":
+        own["controlnets"] = (*options["controlnets"], f"edges={WEIGHTS / 'sdxl-edges'}")
+    return {**options, **own}
 
 
 def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
@@ -176,7 +191,7 @@ def _backend(options: dict[str, Any]) -> Backend:
 
     num_workers, began_s = options["workers"], time.monotonic()
     plan = ServingPlan(
-        options["model"],
+        options["weights"],
         options["device"],
         dict(_named(text) for text in options["controlnets"]),
         deterministic=options["deterministic"],
