@@ -105,10 +105,11 @@ def test_dag_reads_and_writes_less_than_stock(client: Any) -> None:
 
     stock = moved()
     install(client, "dag")
-    dag = moved()
+    dag, counts = moved(), counters(client)
 
     assert dag[0] < 0.85 * stock[0]
     assert dag[1] < 0.5 * stock[1]
+    assert (counts.stock_read_bytes, counts.stock_written_bytes) == pytest.approx(stock, rel=0.1)
 
 
 def test_uninstall_gives_back_the_stock_classes_and_handlers(client: Any) -> None:
