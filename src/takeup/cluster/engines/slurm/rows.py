@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 from math import inf, isfinite
+from typing import Any
 
 import numpy as np
 
@@ -410,6 +411,6 @@ def _workload(past: list[_PastJob], nodes: Mapping[str, NodeRow]) -> Workload:
     }
     real = {name: [getattr(job, name) for job in jobs] for name in ("submit_s", "guarantee_h", "checkpoint_s")}
     real |= {"gpus": [job.gpus_per_worker for job in jobs], "duration_s": durations_s}
-    columns = {name: np.array(values, np.int64) for name, values in whole.items()}
+    columns: dict[str, Any] = {name: np.array(values, np.int64) for name, values in whole.items()}
     columns |= {f"job_{name}": np.array(values, np.float64) for name, values in real.items()}
     return Workload("slurm", pools, organisations, **columns)
