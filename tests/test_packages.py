@@ -26,6 +26,21 @@ print("installed", counters(session).installed)
 session.stop()
 """
 
+
+def other_pythons() -> list[str]:
+    """The supported versions that are on this machine, without the one that runs the tests."""
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    found = {version: _path(version) for version in ("3.11", "3.12", "3.13") if version != ours and UV.exists()}
+    return [path for path in found.values() if path]
+
+
+def _path(version: str) -> str:
+    words = [UV, "python", "find", "--offline", "--no-project", version]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    return done.stdout.strip() if done.returncode == 0 else str(pyenv[-1]) if pyenv else ""
+
+
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.xdist_group("spark"),
@@ -76,6 +91,19 @@ def test_the_command_works_in_an_empty_environment(installed: Path, tmp_path: Pa
     assert ran(installed / "takeup", "--help", cwd=tmp_path).startswith("Usage: takeup ")
     assert "lrc" in ran(installed / "takeup", "tour", "--quiet", "--out", tmp_path / "tour", cwd=tmp_path).lower()
     assert (tmp_path / "tour" / "index.html").exists()
+
+
+@pytest.mark.parametrize("python", other_pythons())
+def test_the_light_core_works_on_other_versions_of_python(
+    python: str, built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    programs = tmp_path / "venv" / "bin"
+    ran(UV, "venv", "--quiet", "--python", python, tmp_path / "venv", cwd=tmp_path)
+    words = ("--quiet", "--python", programs / "python", built[1], "-c", ROOT / "constraints.txt")
+    ran(UV, "pip", "install", *words, cwd=tmp_path)
+
+    assert ran(programs / "takeup", "--help", cwd=tmp_path).startswith("Usage: takeup ")
+    assert "lrc" in ran(programs / "takeup", "caching", "compare", "lru,lrc", "--workload", "zip", cwd=tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="needs the program 'java'")
