@@ -152,8 +152,9 @@ def test_images_are_forgotten_with_their_request(pipeline: Any, nets: dict[str, 
     known = set(worker._net.knows)
     cancelled.cancel()
     images(engine, [request(DEPTH)])
+    worker._thread.submit(int).result()  # after what was sent to the thread before
 
-    assert (len(known), worker.net.knows) == (1, set())
+    assert (len(known), worker._net.knows) == (1, set())
 
 
 def test_channels_in_the_other_order_are_turned_once() -> None:

@@ -21,7 +21,7 @@ from serving.lora_cases import EXACT, images
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
 from takeup.serving.diffusion.addons.controlnet.addon import Controls, MemoizedResiduals, ResidualReuse
-from takeup.serving.diffusion.addons.controlnet.workers import ControlCall, InlineWorker, ResidualStream
+from takeup.serving.diffusion.addons.controlnet.workers import ControlCall, ResidualStream, ThreadWorker
 from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.engine.tiny import build, tiny
@@ -40,7 +40,7 @@ def request(seed: int, num_steps: int, **others: Any) -> Request:
     return Request("a cat", num_steps=num_steps, seed=seed, height_px=32, width_px=32, **others)
 
 
-class Counting(InlineWorker):
+class Counting(ThreadWorker):
     """Counts its calls."""
 
     num_calls = 0

@@ -110,6 +110,16 @@ def wrong_shape() -> bytes:
     return save(tensors | {down: torch.ones(4, 999)})
 
 
+def overlapping() -> bytes:
+    content = save(lora())
+    size = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + size])
+    for told in header.values():
+        told["data_offsets"] = [0, told["data_offsets"][1] - told["data_offsets"][0]]
+    packed = json.dumps(header).encode()
+    return struct.pack("<Q", len(packed)) + packed + content[8 + size :]
+
+
 CASES: dict[str, tuple[Callable[[], bytes], tuple[str, ...]]] = {
     "mixed keys": (mixed_keys, ("keys that cannot be used", "nobody_")),
     "wrong base": (wrong_base, ("another base model",)),
@@ -119,6 +129,7 @@ CASES: dict[str, tuple[Callable[[], bytes], tuple[str, ...]]] = {
     "truncated": (lambda: save(lora())[:-100], ("damaged",)),
     "half a header": (lambda: save(lora())[:20], ("damaged",)),
     "a pickle": (lambda: b"\x80\x04\x95\x00\x00\x00\x00.", ("damaged",)),
+    "tensors that overlap": (overlapping, ("damaged",)),
     "a header of terabytes": (lambda: struct.pack("<Q", 2**40) + b"{}", ("damaged",)),
     "empty": (lambda: b"", ("damaged",)),
     "no tensors": (lambda: save({}), ("no tensors",)),
@@ -156,9 +167,11 @@ def test_others_are_served_while_a_bad_lora_is_refused(real: httpx.Client) -> No
 # Images ---------------------------------------------------------------------------------------------------------------
 
 
-def png_header(width: int, height: int) -> bytes:
+def png_header(width: int, height: int, **others: bytes) -> bytes:
     """A PNG that claims a size and has no pixels: whoever decodes before checking allocates it."""
-    chunks = {b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0), b"IDAT": zlib.compress(b"")}
+    texts = {name.encode(): data for name, data in others.items()}
+    head = {b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)}
+    chunks = head | texts | {b"IDAT": zlib.compress(b"")}
     packed = [
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks.items()
@@ -190,6 +203,7 @@ PICTURES: dict[str, tuple[Callable[[], bytes], str]] = {
     "a hundred megapixels": (lambda: png_header(10_000, 10_000), "image_too_large"),
     "far more": (lambda: png_header(2**31 - 1, 2**31 - 1), "image_too_large"),
     "a bomb": (bomb, "image_too_large"),
+    "a text of gigabytes": (lambda: png_header(8, 8, zTXt=b"k\0\0" + zlib.compress(b"0" * 10**8)), "invalid_image"),
     "no image": (lambda: b"certainly no image", "invalid_image"),
     "another format": (gif, "invalid_image"),
     "damaged": (damaged, "invalid_image"),
@@ -282,12 +296,25 @@ def test_another_model_is_not_found(real: httpx.Client) -> None:
     assert_refused(real.post(URL, json=ask(model="gpt-image-1")), 404, "model_not_found")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"', b'{"prompt": "\\ud800"}', b"\xff\xfe"])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"', b'{"prompt": "\\ud800"}', b"\xff\xfe", b"[" * 50_000])
 def test_a_body_that_is_no_request_is_refused(real: httpx.Client, body: bytes) -> None:
     answer = real.post(URL, content=body, headers={"Content-Type": "application/json"})
 
     assert answer.status_code == 400
     assert set(answer.json()["error"]) == FIELDS
+
+
+def test_a_form_of_thousands_of_fields_is_refused(real: httpx.Client) -> None:
+    fields = {f"field{number}": "x" for number in range(5_000)}
+
+    assert real.post("/v1/images/edits", data=fields, files={"image": b"x"}).status_code == 400
+
+
+@pytest.mark.parametrize("image", ["http://169.254.169.254/latest", "file:///etc/passwd", "data:text/html;base64,AAAA"])
+def test_an_address_in_place_of_an_image_is_not_visited(real: httpx.Client, image: str) -> None:
+    answer = real.post(URL, json=ask(controls=[{"name": "control-1", "image": image}]))
+
+    assert_refused(answer, 400, "invalid_base64")
 
 
 def test_ways_that_lead_nowhere_answer_in_the_same_form(real: httpx.Client) -> None:

@@ -8,7 +8,7 @@ into buckets, act around the network call, and pass it `AddOnInputs`.
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -189,7 +189,7 @@ def gather(runs: tuple[DenoisingRun, ...]) -> BatchRows:
 class AddOn(Protocol):
     """LoRAs, ControlNets, masked edits. The engine calls an add-on for the requests it acts on, before each step."""
 
-    slot: str | None
+    slot: str | None = None
     """Acts on requests with this key in `extras` and on the calls they share; None: on all."""
 
     def joined(self, run: DenoisingRun) -> None:
@@ -197,15 +197,19 @@ class AddOn(Protocol):
 
     def is_ready(self, run: DenoisingRun) -> bool:
         """Whether the request can make its next step now; if not, the other requests proceed without it."""
+        return True
 
     def plan(self, runs: Sequence[DenoisingRun]) -> None:
         """These requests make a step now; called before `bucket`."""
+        return
 
     def bucket(self, run: DenoisingRun) -> Hashable:
         """Equal for requests that can share a network call as far as this add-on is concerned."""
+        return None
 
     def around(self, rows: BatchRows) -> AbstractContextManager[None]:
         """Context manager around the network call for `rows`."""
+        return nullcontext()
 
     def left(self, run: DenoisingRun) -> None:
         """The request has ended, for whatever reason."""

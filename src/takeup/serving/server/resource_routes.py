@@ -14,14 +14,12 @@ from takeup.serving.server.errors import ApiError, ErrorBody
 from takeup.serving.server.image_routes import EVENTS, REQUEST_ID, ServiceOf, TenantOf, progress_response
 from takeup.serving.server.schemas import (
     TEMPLATE,
-    AdapterList,
     AdapterObject,
     DeletionResult,
     JobObject,
-    ModelList,
+    Listing,
     ModelObject,
     Name,
-    TemplateList,
     TemplateObject,
 )
 from takeup.serving.server.service import Service
@@ -33,9 +31,9 @@ PICTURES: dict[int | str, dict[str, Any]] = {200: {"content": {"image/*": {}}}}
 
 
 @models_router.get("/models")
-async def list_models(_: TenantOf, service: ServiceOf) -> ModelList:
+async def list_models(_: TenantOf, service: ServiceOf) -> Listing[ModelObject]:
     """List the served model."""
-    return ModelList(data=[_model(service)])
+    return Listing(data=[_model(service)])
 
 
 @models_router.get("/models/{model:path}")
@@ -89,9 +87,9 @@ AdapterInPath = Annotated[str, Path(pattern=rf"^{NAME}$")]
 
 
 @adapters_router.get("")
-async def list_adapters(tenant: TenantOf, service: ServiceOf) -> AdapterList:
+async def list_adapters(tenant: TenantOf, service: ServiceOf) -> Listing[AdapterObject]:
     """Your own LoRAs and the shared ones."""
-    return AdapterList(data=[_object(one, service) for one in service.adapter_registry.seen_by(tenant)])
+    return Listing(data=[_object(one, service) for one in service.adapter_registry.seen_by(tenant)])
 
 
 @adapters_router.post("", status_code=201)
@@ -164,11 +162,11 @@ TemplateInPath = Annotated[str, Path(pattern=TEMPLATE)]
 
 
 @templates_router.get("")
-async def list_templates(tenant: TenantOf, service: ServiceOf) -> TemplateList:
+async def list_templates(tenant: TenantOf, service: ServiceOf) -> Listing[TemplateObject]:
     """Your templates, most recently used first. The least recently used ones are deleted when there are too many."""
     kept = service.edit_inputs.seen_by(tenant)
     data = [TemplateObject(id=one.template, used=int(one.used_s), bytes=one.size_bytes) for one in kept]
-    return TemplateList(data=data)
+    return Listing(data=data)
 
 
 @templates_router.delete("/{template}")

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import UploadFile
 from pydantic import (
@@ -274,6 +274,9 @@ class VariationForm(BaseModel):
 # Answers --------------------------------------------------------------------------------------------------------------
 
 
+Item = TypeVar("Item")
+
+
 class EditFacts(BaseModel):
     """Facts on an edit: the template it used or made, the share of the image it computed, and its error.
 
@@ -319,6 +322,13 @@ class ImagesResponse(BaseModel):
     ignored: list[str] | None = Field(None, description="Fields of the request that have no effect.")
 
 
+class Listing(BaseModel, Generic[Item]):
+    """All objects of a kind that the tenant may see."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+
+
 class JobObject(BaseModel):
     """An asynchronous job; its images are under URLs that are valid for an hour."""
 
@@ -341,13 +351,6 @@ class ModelObject(BaseModel):
     controls: list[str]
 
 
-class ModelList(BaseModel):
-    """All served models."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelObject]
-
-
 class AdapterObject(BaseModel):
     """A LoRA that can be named in requests."""
 
@@ -360,13 +363,6 @@ class AdapterObject(BaseModel):
     loaded: bool = Field(False, description="Whether it is in memory.")
 
 
-class AdapterList(BaseModel):
-    """The LoRAs that a tenant may use."""
-
-    object: Literal["list"] = "list"
-    data: list[AdapterObject]
-
-
 class TemplateObject(BaseModel):
     """An image that was edited and can be named in the next edit."""
 
@@ -374,13 +370,6 @@ class TemplateObject(BaseModel):
     object: Literal["template"] = "template"
     used: int
     bytes: int
-
-
-class TemplateList(BaseModel):
-    """The templates of a tenant, most recently used first."""
-
-    object: Literal["list"] = "list"
-    data: list[TemplateObject]
 
 
 class DeletionResult(BaseModel):

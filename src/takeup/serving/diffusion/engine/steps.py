@@ -112,7 +112,7 @@ class StepEngine:
         self.compute: Executor = compute or EagerExecutor()
         self.compute.prepare(self.family)
         self.num_calls = 0
-        self._group = group or _usual_grouping(max_rows, deterministic)
+        self._group: Group = group or (one_by_one if deterministic else Grouping(max_rows))
         self._gather = RowGatherer()
         self._clock = clock
         self._numbers = itertools.count()
@@ -262,8 +262,3 @@ class StepEngine:
 
 def _acts_on(add_on: AddOn, run: DenoisingRun) -> bool:
     return add_on.slot is None or add_on.slot in run.extras
-
-
-def _usual_grouping(max_rows: int, deterministic: bool) -> Group:
-    group: Group = one_by_one if deterministic else Grouping(max_rows)
-    return group

@@ -428,26 +428,12 @@ class StockPipeline:
         return self.checked[kind]
 
 
-class _Release:
+class _Release(AddOn):
     """Ends the thread of a request that leaves before its end."""
-
-    slot: str | None = None
 
     def joined(self, run: DenoisingRun) -> None:
         if run.request.controls or (run.request.loras and "loras" not in run.extras):
             raise BadInput("ControlNets, and LoRAs without an add-on for them, are not served here; leave them out")
-
-    def is_ready(self, run: DenoisingRun) -> bool:
-        return True
-
-    def plan(self, runs: Sequence[DenoisingRun]) -> None:
-        pass
-
-    def bucket(self, run: DenoisingRun) -> Hashable:
-        return None
-
-    def around(self, rows: BatchRows) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def left(self, run: DenoisingRun) -> None:
         if isinstance(run, StockRun) and run.call is not None:

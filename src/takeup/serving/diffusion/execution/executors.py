@@ -133,34 +133,28 @@ class Executor(Protocol):
 
     def prepare(self, family: Family) -> None:
         """Prepare the network of this family; called once, before the first call."""
+        return
 
     def predict(self, family: Family, rows: BatchRows) -> torch.Tensor:
         """One call of the network, with the residuals that `rows` carries."""
 
     def pace(self) -> None:
         """Called after launching a step. Blocks if the device lags: new requests queue after all launched work."""
+        return
 
     def idle(self) -> None:
         """Called when there are no requests."""
+        return
 
 
-class EagerExecutor:
+class EagerExecutor(Executor):
     """Calls the network unmodified: on a CPU, or where results must be bit-identical to diffusers."""
-
-    def prepare(self, family: Family) -> None:
-        """No-op."""
 
     def predict(self, family: Family, rows: BatchRows) -> torch.Tensor:
         if rows.addon_inputs.residuals is None:
             return family.predict(rows)
         with residuals_added(family.network, rows.addon_inputs.residuals.total):
             return family.predict(rows)
-
-    def pace(self) -> None:
-        """No-op: calls are not pipelined."""
-
-    def idle(self) -> None:
-        """No-op: nothing was put off."""
 
 
 @dataclass(slots=True)
@@ -209,12 +203,6 @@ def prepare_network(
     return PreparedNetwork(network, stacks, packed, joined, quartered, eight, lean)
 
 
-def prepare_decoder(vae: Any) -> None:
-    """Channels-last convolutions and fused norms in the image decoder, once; it stays eager."""
-    if type(getattr(vae, "decoder", None)).__name__ == "Decoder" and not hasattr(vae.decoder, "is_fused"):
-        vae.decoder.is_fused = FusedResidualBlocks(channels_last(vae.decoder)).num_blocks > 0
-
-
 class CudaGraphExecutor:
     """Executes calls as CUDA graphs. `compile_options` are those of TorchInductor; None disables compilation.
 
@@ -244,7 +232,6 @@ class CudaGraphExecutor:
 
     def prepare(self, family: Family) -> None:
         self.prepared(family.network)
-        prepare_decoder(getattr(family.pipeline, "vae", None))
         capture_encoders(family.pipeline)
 
     def prepared(self, network: Any) -> PreparedNetwork:

@@ -9,7 +9,6 @@ tensors from the attention module, so that equal modules share compiled code.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch.nn.functional import linear
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from takeup.serving.diffusion.execution.fp8 import fp8_matmul
-from takeup.serving.diffusion.execution.ops import self_attention, text_attention, token_attention
+from takeup.serving.diffusion.execution.ops import self_attention, text_attention
 from takeup.serving.diffusion.execution.weight_stacks import WeightStacks
 
 TextBlocks = tuple[torch.Tensor, ...]
@@ -57,43 +56,6 @@ class TextAttention:
         return torch.stack([silent, projected], 1).flatten(0, 1)
 
 
-class FluxAttention:
-    """Attention of text and image together, in the fastest of several implementations; `stock` is that of diffusers."""
-
-    def __init__(self, stock: Any) -> None:
-        self.stock = stock
-        self._rotate = import_module("diffusers.models.embeddings").apply_rotary_emb
-
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        image_rotary_emb: Any = None,
-    ) -> Any:
-        if attention_mask is not None or image_rotary_emb is None:
-            return self.stock(attn, hidden_states, encoder_hidden_states, attention_mask, image_rotary_emb)
-        query, key, value = _heads(attn.head_dim, hidden_states, attn.to_q, attn.to_k, attn.to_v)
-        query, key = attn.norm_q(query), attn.norm_k(key)
-        if encoder_hidden_states is not None:
-            layers = attn.add_q_proj, attn.add_k_proj, attn.add_v_proj
-            text_query, text_key, text_value = _heads(attn.head_dim, encoder_hidden_states, *layers)
-            query = torch.cat([attn.norm_added_q(text_query), query], dim=1)
-            key = torch.cat([attn.norm_added_k(text_key), key], dim=1)
-            value = torch.cat([text_value, value], dim=1)
-        query, key = (self._rotate(one, image_rotary_emb, sequence_dim=1) for one in (query, key))
-        attended = token_attention(query, key, value)
-        if encoder_hidden_states is None:
-            return attended
-        num_text = encoder_hidden_states.shape[1]
-        return attn.to_out[0](attended[:, num_text:]), attn.to_add_out(attended[:, :num_text])
-
-
-def _heads(width: int, tokens: torch.Tensor, *layers: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(layer(tokens).unflatten(-1, (-1, width)) for layer in layers)
-
-
 class PackedAttention:
     """A network whose plain attention layers use stacked weights."""
 
@@ -108,12 +70,6 @@ class PackedAttention:
             if module in self._self:
                 module.packed_qkv = stacks.rows(f"{path}.to_q", 3)
         self._original = {module: module.processor for module in (*self._self, *self._text.values())}
-        for module in modules.values():
-            if (
-                type(getattr(module, "processor", None)).__name__ == "FluxAttnProcessor"
-                and not module.fused_projections
-            ):
-                module.processor = FluxAttention(module.processor)
         self._silent: Any = WeakTensorKeyDictionary()
         self._use_packed()
 

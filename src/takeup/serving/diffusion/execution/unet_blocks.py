@@ -90,21 +90,17 @@ def _normed(norm: Any, *images: torch.Tensor | None, has_silu: bool = True) -> t
     return found
 
 
-def _resnet(
-    self: Any, image: torch.Tensor, temb: torch.Tensor | None = None, skip: torch.Tensor | None = None
-) -> torch.Tensor:
+def _resnet(self: Any, image: torch.Tensor, temb: torch.Tensor, skip: torch.Tensor | None = None) -> torch.Tensor:
     """A `ResnetBlock2D` of an image, or of an image and a skip to be concatenated."""
     hidden, joined = _normed(self.norm1, image, skip, None)
     source = image if skip is None else joined
     hidden = conv2d(hidden, self.conv1.weight, None, padding=self.conv1.padding)  # the next norm adds its bias
-    added = self.conv1.bias.expand(len(hidden), -1) if temb is None else time_projection(self, temb)
-    hidden, _ = _normed(self.norm2, hidden, None, added)
+    hidden, _ = _normed(self.norm2, hidden, None, time_projection(self, temb))
     if self.conv_shortcut is not None:
         source = self.conv_shortcut(source)
     bias = getattr(self, "raised_bias", self.conv2.bias)
     hidden = conv2d(hidden, self.conv2.weight, bias, padding=self.conv2.padding)
-    total: torch.Tensor = source + hidden
-    return total if self.output_scale_factor == 1 else total / self.output_scale_factor
+    return (source + hidden) / self.output_scale_factor  # type: ignore[no-any-return]
 
 
 def _group_norm(self: Any, image: torch.Tensor) -> torch.Tensor:
@@ -146,7 +142,7 @@ def can_add_bias(module: Any) -> bool:
 
 
 def _is_plain_resnet(module: Any) -> bool:
-    if type(module).__name__ != "ResnetBlock2D" or module.skip_time_act:
+    if type(module).__name__ != "ResnetBlock2D" or module.time_emb_proj is None or module.skip_time_act:
         return False
     usual = module.time_embedding_norm == "default" and module.upsample is None and module.downsample is None
     return usual and isinstance(module.nonlinearity, torch.nn.SiLU) and module.conv1.bias is not None

@@ -38,7 +38,7 @@ class ModelCard:
     """What the API needs to know of a model that may run in another process.
 
     `usual_pixels`: of the images it was trained for, 0 if unknown. `num_steps` and `guidance` are defaults;
-    `max_images`: of one edit.
+    `max_images`: of one edit; `templates` says how many of them there is room for.
     """
 
     family: str
@@ -48,6 +48,7 @@ class ModelCard:
     num_steps: int = 30
     guidance: float = 5.0
     max_images: int = 1
+    templates: str = ""
 
 
 @dataclass(slots=True, eq=False)

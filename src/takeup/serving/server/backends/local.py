@@ -97,11 +97,12 @@ class TemplateStorage:
     """Where templates are stored, the capacity of each tier and tenant, and the largest error of packing.
 
     `device_bytes` are those of an accelerator, where there is one: edits need not wait for templates that lie there.
+    None: six tenths of what is free once the model is loaded.
     With rows, templates are half again as large, and those in memory of the host come faster.
     """
 
     folder: Path | None = None
-    device_bytes: int = 0
+    device_bytes: int | None = 0
     memory_bytes: int = GIBI
     disk_bytes: int = 64 * GIBI
     tenant_bytes: int = 8 * GIBI
@@ -161,7 +162,10 @@ class StockEditor:
 def make_editor(family: Family, room: TemplateStorage, *, binds: bool = False) -> Editor:
     """The editor of a server; processes that share the folder share the templates. `binds`: record masked calls."""
     on_disk = 0 if room.folder is None else room.disk_bytes
-    on_device = room.device_bytes if torch.device(family.network.device).type == "cuda" else 0
+    on_device = 0
+    if torch.device(family.network.device).type == "cuda":
+        free_bytes = torch.cuda.mem_get_info(family.network.device)[0]
+        on_device = free_bytes * 6 // 10 if room.device_bytes is None else room.device_bytes
     tiers = TierCapacities(on_device, room.memory_bytes, on_disk, room.tenant_bytes)
     store = TemplateStore(AdapterLERC, tiers, room.folder, family.network.device)
     formats = load(FORMATS) if room.has_rows else None
@@ -463,7 +467,11 @@ class ServingPlan:
         add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
         engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
-        return LocalBackend(engine, editor, ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual), store)
+        card = ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual)
+        held = getattr(editor, "templates_held", None)
+        if held is not None and card.usual_pixels and not self.deterministic:
+            card = replace(card, templates=held(card.num_steps, card.usual_pixels))
+        return LocalBackend(engine, editor, card, store)
 
     def _stock_backend(self, family: StockPipeline, usual: tuple[int, int, float]) -> LocalBackend:
         """For pipelines that are served through their own call: LoRAs change their denoiser only."""

@@ -9,7 +9,7 @@ the skips: the same numbers in the same order as in diffusers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from takeup.serving.diffusion.addons.controlnet.workers import (
     control_image,
     scales_of,
 )
-from takeup.serving.diffusion.contract import BatchRows, ControlResiduals, DenoisingRun, Family
+from takeup.serving.diffusion.contract import AddOn, BatchRows, ControlResiduals, DenoisingRun, Family
 from takeup.serving.diffusion.engine.sampling import size_of
 from takeup.serving.diffusion.execution.executors import num_residuals
 from takeup.serving.diffusion.execution.ops import weighted_sum
@@ -176,14 +176,12 @@ class ControlPart:
     scales: Sequence[float | torch.Tensor]
 
 
-class Controls:
+class Controls(AddOn):
     """The add-on. `nets` are the ControlNets by name; `workers` compute them, in a thread each by default.
 
     With `max_change` above 0, residuals are reused while their predicted relative change stays below it, which changes
     images.
     """
-
-    slot: str | None = None
 
     def __init__(
         self,
@@ -198,7 +196,8 @@ class Controls:
         if not hasattr(family.network, "up_blocks"):
             raise BadInput("ControlNets are served for U-Nets only; use a Stable Diffusion 1.5 or XL pipeline")
         self._family, self._nets = family, nets
-        self._workers = dict(workers or {name: ThreadWorker(net) for name, net in nets.items()})
+        given = dict(workers or {})
+        self._workers = given | {name: ThreadWorker(net) for name, net in nets.items() if name not in given}
         self._keys = itertools.count()
         self._picked: dict[str, tuple[Any, list[slice], dict[str, torch.Tensor]]] = {}
         self.reuse = ResidualReuse(max_change)
@@ -216,15 +215,6 @@ class Controls:
             told = self._tell(run, use)
             run.extras[SLOT].append(told)
             self._workers[use.net].remember(told.key, told.image)
-
-    def is_ready(self, run: DenoisingRun) -> bool:
-        return True
-
-    def plan(self, runs: Sequence[DenoisingRun]) -> None:
-        """No-op: ControlNets change no weights, so there is nothing to choose."""
-
-    def bucket(self, run: DenoisingRun) -> Hashable:
-        return None
 
     @contextmanager
     def around(self, rows: BatchRows) -> Iterator[None]:

@@ -26,7 +26,7 @@ from takeup.serving.diffusion.addons.lora.weights import (
     StagedWeights,
     key_of,
 )
-from takeup.serving.diffusion.contract import BatchRows, DenoisingRun, Family
+from takeup.serving.diffusion.contract import AddOn, BatchRows, DenoisingRun, Family
 from takeup.serving.diffusion.execution.cuda_graph import cuda
 from takeup.serving.diffusion.execution.weight_stacks import WeightStacks
 
@@ -254,10 +254,11 @@ class RequestedLoras:
         return self.arrived_at_step is not None
 
 
-class Loras:
-    """The add-on. With `stacks`, those of the denoiser prepared for a device, whole stacks are merged at once."""
+class Loras(AddOn):
+    """The add-on, also of requests without LoRAs, which need the weights without them.
 
-    slot: str | None = None  # requests without LoRAs need the weights without them
+    With `stacks`, those of the denoiser prepared for a device, whole stacks are merged at once.
+    """
 
     def __init__(
         self,
@@ -271,7 +272,10 @@ class Loras:
         layers = layers_of(family.pipeline)
         denoiser = {layer: module for layer, module in layers.items() if layer[0] in DENOISERS}
         text = {layer: module for layer, module in layers.items() if layer[0] not in DENOISERS}
-        self.weights, self._text = _weights(denoiser, stacks), PatchedWeights(text)
+        components = {layer[0] for layer in denoiser}
+        self.weights, self._text = PatchedWeights(denoiser), PatchedWeights(text)
+        if stacks is not None:
+            self.weights = StackedWeights(denoiser, stacks, *components)
         self._staged: OrderedDict[Hashable, StagedWeights] = OrderedDict()
         self._max_staged = max_staged
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="make-ready")
@@ -298,9 +302,6 @@ class Loras:
             wanted.arrived_at_step = run.step
             return True
         return run.step < run.request.late_steps
-
-    def plan(self, runs: Sequence[DenoisingRun]) -> None:
-        pass
 
     def bucket(self, run: DenoisingRun) -> Hashable:
         return self._key(run)
@@ -342,7 +343,8 @@ class Loras:
     def _stage(self, run: DenoisingRun) -> StagedWeights:
         key = self._key(run)
         if key not in self._staged:
-            self._staged[key] = run.extras[SLOT].staged or self.weights.stage(_active_loras(run))
+            wanted: RequestedLoras = run.extras[SLOT]
+            self._staged[key] = wanted.staged or self.weights.stage(wanted.loras if wanted.is_felt else ())
         self._staged.move_to_end(key)
         while len(self._staged) > self._max_staged:
             self._staged.popitem(last=False)
@@ -351,15 +353,3 @@ class Loras:
     def _key(self, run: DenoisingRun) -> LoraSetKey:
         wanted: RequestedLoras = run.extras[SLOT]
         return wanted.key if wanted.is_felt else ()
-
-
-def _weights(layers: dict[LayerId, Layer], stacks: WeightStacks | None) -> PatchedWeights:
-    if stacks is None:
-        return PatchedWeights(layers)
-    (component,) = {layer[0] for layer in layers}
-    return StackedWeights(layers, stacks, component)
-
-
-def _active_loras(run: DenoisingRun) -> LoraSet:
-    wanted: RequestedLoras = run.extras[SLOT]
-    return wanted.loras if wanted.is_felt else ()

@@ -33,12 +33,13 @@ class LoraLoader(Protocol):
 
     def release(self, name: str) -> None:
         """One user of this LoRA no longer needs it."""
+        return
 
     def close(self) -> None:
         """Stop loading."""
 
 
-class ThreadLoader:
+class ThreadLoader(LoraLoader):
     """Reads in threads of this process: simple, for tests and for few requests."""
 
     def __init__(self, paths: Mapping[str, Path], targets: LoraTargets, num_threads: int = 2) -> None:
@@ -48,14 +49,11 @@ class ThreadLoader:
     def load(self, name: str) -> Future[Lora]:
         return self._threads.submit(read_lora, path_of(name, self._paths), self._targets, name)
 
-    def release(self, name: str) -> None:
-        """Nothing is kept."""
-
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
 
 
-class ProcessLoader:
+class ProcessLoader(LoraLoader):
     """Reads in a separate process, into shared memory."""
 
     def __init__(self, paths: Mapping[str, Path], targets: LoraTargets) -> None:
@@ -76,9 +74,6 @@ class ProcessLoader:
             self._pending[name] = answer
             self._orders.send((name, path))
             return answer
-
-    def release(self, name: str) -> None:
-        """Nothing is kept."""
 
     def close(self) -> None:
         with self._lock:

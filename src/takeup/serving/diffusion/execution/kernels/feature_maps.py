@@ -68,7 +68,6 @@ def add_up(into: torch.Tensor, sources: Sequence[torch.Tensor], scales: Sequence
 
 MOST_PROGRAMS = 1056  # eight on each multiprocessor
 PLACES, SUMMED_PLACES, SUMMING_WARPS = 64, 32, 2
-MOST_BLOCKS = 65535  # of a grid, but for its first dimension
 """Places that a program norms, and that it sums at once. A sum waits for memory: few warps wait less for each other."""
 
 
@@ -242,9 +241,8 @@ def group_norm(
         width=triton.next_power_of_2(size),
         num_warps=2,
     )
-    places = PLACES if num_places <= MOST_BLOCKS * PLACES else 4 * PLACES
-    _apply[(num_channels // width, triton.cdiv(num_places, places), num_rows)](
-        *images, scales, normed, joined, *sizes, places=places, has_silu=has_silu, **kinds
+    _apply[(num_channels // width, triton.cdiv(num_places, PLACES), num_rows)](
+        *images, scales, normed, joined, *sizes, places=PLACES, has_silu=has_silu, **kinds
     )
     return normed, joined
 
