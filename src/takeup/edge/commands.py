@@ -117,7 +117,7 @@ def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **sett
 @cell_options
 @output_options
 def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Execute the plan of POLICY with real bytes over TCP and real CPU work; report missed deadlines."""
+    """Play the timetable of a plan of POLICY on this machine, with bytes over TCP and CPU time; report late tasks."""
     show(_report("run", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 

@@ -117,7 +117,7 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
         self.instance = instance
         self._plan = PartialPlan(SiteQuantities(instance))
         self._num_steps = 0
-        bound_j = find_policy("greedy").allocate(instance).bound_j
+        bound_j = reference(instance).bound_j
         self.bound_j = bound_j or float(instance.worth_j.sum())  # weak, but a bound as well
 
     def _accept(self, device: int) -> None:
