@@ -34,7 +34,8 @@ from takeup.caching.engines.dask import install
 from takeup.core.files import write_atomically
 from takeup.core.report import Check, Column, Report, Table
 
-arrays: Any = dask.array  # these say little about their types
+lazy: Any = dask  # these say little about their types
+arrays: Any = dask.array
 frames: Any = dask.dataframe
 bags: Any = dask.bag
 cluster_of: Any = distributed.LocalCluster
@@ -117,7 +118,7 @@ def _block(seed: int, size: int) -> Any:
 
 def _ask(block: Any, names: list[str], turn: int) -> float:
     with distributed.worker_client() as client:
-        others: list[Any] = [distributed.Future(name, client) for name in names]  # type: ignore[no-untyped-call]
+        others: list[Any] = [distributed.Future(name, client) for name in names]
         return float(sum(client.gather(client.map(_tail, others, turn=turn, pure=False))) - _tail(block, turn))
 
 
@@ -155,12 +156,12 @@ def _smooth(chunk: Any) -> Any:
 def delayed_graph(client: Any, size_mb: int) -> float:
     """A random graph of delayed calls, whole at once."""
     rng = np.random.default_rng(5)
-    make, mix = dask.delayed(_block), dask.delayed(_mix)
+    make, mix = lazy.delayed(_block), lazy.delayed(_mix)
     nodes = [make(seed, size_mb * MB // 8 // 30) for seed in range(30)]
     for _ in range(60):
         chosen = rng.choice(len(nodes), 2, replace=False)
         nodes.append(mix(*(nodes[i] for i in chosen)))
-    return float(sum(dask.compute(*[dask.delayed(np.mean)(node) for node in nodes[-40:]])))
+    return float(sum(lazy.compute(*[lazy.delayed(np.mean)(node) for node in nodes[-40:]])))
 
 
 def _mix(one: Any, other: Any) -> Any:
@@ -298,7 +299,7 @@ def row_of(job: str, stock: list[Run], ours: list[Run]) -> tuple[Any, ...]:
 
 
 def checks_of(runs: Runs) -> Iterator[Check]:
-    short = [(job, *sides) for job, sides in runs.items() if job not in AMPLE]
+    short = [(job, sides[0], sides[1]) for job, sides in runs.items() if job not in AMPLE]
     for name, bar in (("read_mb", READ_BAR), ("written_mb", WRITTEN_BAR)):
         ratios = [mean(ours, name) / max(1e-9, mean(stock, name)) for _, stock, ours in short]
         yield Check.at_most(f"{name} of dag to stock, mean of the jobs", statistics.fmean(ratios), bar)

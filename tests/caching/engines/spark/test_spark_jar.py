@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from native.spark.jar import JAR, build_jar, is_current, spark_jars
+from native.spark.jar import build_jar, is_current, spark_jars
 from takeup.caching.engines.spark import plugin_jar
 from takeup.errors import MissingEngine
 
@@ -16,7 +16,7 @@ needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="needs ja
 
 
 def test_the_package_carries_the_jar_of_these_sources() -> None:
-    assert is_current(JAR), "run scripts/build-jar and commit the jar"
+    assert is_current(plugin_jar.JAR), "run scripts/build-jar and commit the jar"
 
 
 def test_a_jar_of_other_sources_is_not_current(tmp_path: Path) -> None:
