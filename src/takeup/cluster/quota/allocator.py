@@ -192,7 +192,7 @@ class HourlyDemand:
 
 PERIOD_S = 3600.0
 WINDOW_S = 4 * 3600.0
-LONG_WAIT_S = 3600.0
+LONG_WAIT_S, SHORT_SHARE = 3600.0, 0.75
 LEAST, MOST = 0.25, 4.0  # evidence alone decides in between; a narrow range would leave a careful forecast uncorrected
 NUM_DOUBTED = 2.0  # broken promises that chance may explain
 
@@ -276,6 +276,7 @@ class _Pool:
     feedback: Feedback = field(default_factory=Feedback)
     asked_s: float = -1.0
     nodes: DemandForecast | None = None
+    most_gpus: float = np.inf  # of the last quota
 
 
 @dataclass(slots=True)
@@ -304,6 +305,7 @@ class SpotQuota:
         """How many GPUs guaranteed spot jobs may hold from now on, by the hours promised."""
         state = self._updated(pool, evidence)
         free = self._free(state, state.forecast, evidence.capacity_gpus, self.goal.probability)
+        state.most_gpus = max(free)
         (below,) = state.forecast.max_quantiles(self.hours[:1], self.goal.probability)
         return Quota(pool, dict(zip(self.hours, free, strict=True)), below)
 
@@ -368,7 +370,9 @@ class SpotQuota:
         state.forecast.update(evidence)
         if self.has_feedback:
             counts = evidence.num_kept, evidence.num_broken
-            state.feedback = corrected(state.feedback, self.goal, evidence.now_s, *counts, evidence.longest_wait_s)
+            is_short = evidence.guaranteed_gpus > SHORT_SHARE * state.most_gpus  # jobs may have got no promise
+            wait_s = np.inf if is_short else evidence.longest_wait_s
+            state.feedback = corrected(state.feedback, self.goal, evidence.now_s, *counts, wait_s)
         return state
 
     def _free(self, state: _Pool, forecast: DemandForecast, capacity: float, level: float) -> list[float]:
