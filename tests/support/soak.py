@@ -223,7 +223,7 @@ class Growth:
             return f"| {self.name} | {len(late)} | it ended early |  |  |  | NO |", False
         cells = [f"{late[-1, place]:.0f} ({slope:+.2f})" for place, slope in enumerate(slopes, start=1)]
         waves = late[:, -1].std() * 600 / (late[-1, 0] - late[0, 0])  # files come and go with Spark's collections
-        most = np.maximum(allowed, 0) + [MOST, MOST, MOST, max(MOST, float(waves))]
+        most = np.maximum(allowed, 0) + np.array([MOST, MOST, MOST, max(MOST, float(waves))])
         holds = self.is_alive and bool((slopes < most).all())
         return f"| {self.name} | {len(late)} | {' | '.join(cells)} | {'yes' if holds else 'NO'} |", holds
 
