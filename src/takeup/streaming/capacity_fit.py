@@ -184,8 +184,8 @@ def fit_capacity(pieces: Sequence[Floats]) -> CapacityFit:
     relative = [piece / mean_bps for piece in measured]
     truth = measured_stalls(relative)
     fits = [
-        CapacityFit(capacity, mean_bps, *states, _misfit(capacity, truth), tuple(relative))
-        for capacity, *states in link_models(relative)
+        CapacityFit(capacity, mean_bps, num_slow, num_fast, window_s, _misfit(capacity, truth), tuple(relative))
+        for capacity, num_slow, num_fast, window_s in link_models(relative)
     ]
     return min(fits, key=lambda fit: (fit.misfit, fit.num_slow * fit.num_fast))
 

@@ -22,8 +22,9 @@ from takeup.core.arrays import Floats
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics, Views
 from takeup.streaming.simulate.tagged import play_tagged, simulate_tagged
-from takeup.streaming.solvers import SOLVERS, ChainSolver
+from takeup.streaming.solvers import SOLVERS
 from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.solution import ChainSolver
 
 EACH_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 MEAN_S = 60.0

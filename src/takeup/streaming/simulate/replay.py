@@ -139,7 +139,7 @@ def fetch_bits(link: LogPlace, bits: float, limit_s: float) -> float:
         if bits <= rate_bps * step_s:
             rest_s = bits / rate_bps if bits > 0 else 0.0
             link.at[1] -= rest_s
-            return took_s + rest_s
+            return float(took_s + rest_s)
         bits -= rate_bps * step_s
         took_s += step_s
         link.at[1] -= step_s

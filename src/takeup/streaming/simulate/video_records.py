@@ -37,7 +37,7 @@ class VideoRecords(NamedTuple):
 
     def after(self, num_videos: int) -> VideoRecords:
         """The same without the first `num_videos`."""
-        return VideoRecords(*(column[num_videos:] for column in self))
+        return VideoRecords._make(column[num_videos:] for column in self)
 
 
 def empty_records(num_videos: int) -> VideoRecords:
