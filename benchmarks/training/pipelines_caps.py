@@ -37,10 +37,8 @@ def draw(seed: int, shape: tuple[int, int], *, spare: int | None = None) -> Prof
     scale = np.exp(0.35 * random.standard_normal(num_stages))
     shares = random.uniform(0.7, 1.3, (num_stages, 3))
     cap = max(2, num_stages + (int(random.integers(-1, 2)) if spare is None else spare))
-    stages = tuple(
-        Stage(*(_whole(10e-3 * each * share) for share in row), activation_bytes=1, memory_bytes=cap)
-        for each, row in zip(scale.tolist(), shares.tolist(), strict=True)
-    )
+    times = [[_whole(10e-3 * each * share) for share in row] for each, row in zip(scale, shares, strict=True)]
+    stages = tuple(Stage(f, b, w, activation_bytes=1, memory_bytes=cap) for f, b, w in times)
     links = tuple(
         Link(_whole(random.uniform(0, 20e-3)), _whole(random.uniform(0, 10e-3))) if random.random() < 0.35 else Link()
         for _ in range(num_stages - 1)
@@ -60,7 +58,7 @@ def optimum_s(profile: Profile, plan: PipelinePlan, limit_s: float) -> tuple[flo
     horizon = round(plan.iteration_s / UNIT_S)
     times = [[round(getattr(stage, f"{name}_s") / UNIT_S) for name in ("forward", "backward", "weight")]
              for stage in profile.stages]  # fmt: skip
-    ops = {
+    ops: Any = {
         (stage, kind, m): model.new_interval_var(start := model.new_int_var(0, horizon, ""), length, start + length, "")
         for stage, lengths in enumerate(times) for kind, length in enumerate(lengths) for m in range(count)
     }  # fmt: skip

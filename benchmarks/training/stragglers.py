@@ -322,6 +322,7 @@ PARTS: dict[str, Callable[[Tick, Namespace], Part]] = {
 ELSEWHERE = {  # parts of other modules in this folder
     "noise": "stragglers_noise",
     "situations": "stragglers_situations",
+    "whatif": "stragglers_whatif",
     "iterations": "stragglers_processes",
     "overhead": "stragglers_processes",
     "shim": "stragglers_shim",

@@ -162,7 +162,9 @@ def switched() -> list[float]:
     _train(model, optimizer, data, WARM_UP)
     from takeup.training.stragglers.watch.hook import current
 
-    ring, times = current().ring, ([], [])  # type: ignore[union-attr, var-annotated]
+    hook, times = current(), (list[float](), list[float]())
+    assert hook is not None
+    ring: Any = hook.ring
     for number in range(NUM_BLOCKS if HAS_CUDA else 2):
         ring.words[HeaderWord.IS_OFF] = number % 2
         times[number % 2].append(_block_s(model, optimizer, data, 10))

@@ -251,7 +251,9 @@ def verdict(course: Course, said: Said) -> tuple[bool, bool]:
     if course.has_slow_link:
         right = bool(said.named("link"))
     if course.are_all:
-        right = any(event.is_slow and not event.suspects for event in said.events)
+        slow = [event for event in said.events if event.is_slow]
+        right = any(not event.suspects or len(event.suspects[0].ranks) == NUM_RANKS for event in slow)
+        blamed = blamed if len(blamed) < NUM_RANKS else set()
     return right, bool(blamed - guilty)
 
 

@@ -92,17 +92,23 @@ class Suspect:
     reason: str
     excess_s: float = 0.0
     least_s: float = 0.0
+    cause: str = ""  # where it spends its excess, if known: "in its data loader"
 
     def __str__(self) -> str:
         if self.kind == "host":
             ranks = f"rank {self.ranks[0]} waits" if len(self.ranks) == 1 else f"ranks {_listed(self.ranks)} wait"
             return f"{ranks} for cores that do other work"
         if self.kind == "pause":
-            return f"rank {self.ranks[0]} pauses for {self.reason}"
+            ranks = f"rank {self.ranks[0]} pauses" if len(self.ranks) == 1 else "all ranks pause together"
+            return f"{ranks}{self._cause} for {self.reason}"
         what = "the link between ranks" if len(self.ranks) == 2 else "a link among ranks"
         where = f"rank {self.ranks[0]} computes" if self.kind == "compute" else f"{what} {_listed(self.ranks)} is"
         times = f"{self.factor:.2f}x" if self.factor < MAX_FACTOR_SHOWN else f"more than {MAX_FACTOR_SHOWN}x"
-        return f"{where} {times} slower"
+        return f"{where} {times} slower{self._cause}"
+
+    @property
+    def _cause(self) -> str:
+        return f" {self.cause}" if self.cause else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,11 @@ class SlowdownEvent:
     before_s: float = 0.0
     after_s: float = 0.0
     is_standing: bool = False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all ranks pause together."""
+        return any(suspect.kind == "pause" and len(suspect.ranks) > 1 for suspect in self.suspects)
 
     def sentence(self) -> str:
         """The event as a sentence."""

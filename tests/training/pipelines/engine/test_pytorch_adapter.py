@@ -204,3 +204,14 @@ def test_latency_and_service_to_plan_for_were_measured_together() -> None:
     chosen = [links.after([link])[0] for link in measured][-1]
 
     assert chosen in measured
+
+
+def test_the_adaptive_schedule_is_found_by_its_name_as_those_of_pytorch_are() -> None:
+    from torch.distributed.pipelining import schedules
+
+    from takeup.training.pipelines.engine import AdaptiveSchedule
+
+    assert schedules.get_schedule_class("adaptiveschedule") is AdaptiveSchedule
+    assert schedules.get_schedule_class("1F1B") is schedules.Schedule1F1B
+    with pytest.raises(ValueError, match="Unknown schedule name"):
+        schedules.get_schedule_class("none")

@@ -23,7 +23,7 @@ def capped(seed: int, num_stages: int, num_microbatches: int, cap: int) -> Profi
     """Uneven stages, some slow links, and memory for `cap` micro-batches; times are whole milliseconds."""
     random = np.random.default_rng(seed)
     times = random.integers(5, 16, (num_stages, 3)) / 1e3
-    stages = tuple(Stage(*row, activation_bytes=1, memory_bytes=cap) for row in times.tolist())
+    stages = tuple(Stage(f, b, w, activation_bytes=1, memory_bytes=cap) for f, b, w in times.tolist())
     delays = random.integers(0, 20, (num_stages - 1, 2)) * random.integers(0, 2, (num_stages - 1, 1)) / 1e3
     return Profile(stages, tuple(Link(*row) for row in delays.tolist()), num_microbatches)
 

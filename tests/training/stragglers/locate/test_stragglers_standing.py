@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from takeup.training.stragglers.contract import CallLog, SlowdownEvent
+from takeup.training.stragglers.contract import CALL, CallLog, Operation, SlowdownEvent
 from takeup.training.stragglers.detect.detector import StragglerDetector
+from takeup.training.stragglers.locate.accounts import MOST_RANKS, screened
 from takeup.training.stragglers.locate.standing import RankStanding, standing_suspects, standings
 from training.stragglers.plain_job import Faults, Job, data_parallel, logs_of, tensor_and_data, two_by_two
 
@@ -114,3 +116,43 @@ def test_two_pauses_are_no_habit_and_pauses_of_all_are_of_none() -> None:
 
 def test_without_a_complete_iteration_nothing_stands() -> None:
     assert standings(logs_of(data_parallel(2), 1, Faults(), 1)) == []
+
+
+class Checkpoints(Faults):
+    """All ranks stop together in every twentieth iteration."""
+
+    def of_rank(self, rank: int, iteration: int) -> float:
+        return 12.0 if iteration % 20 == 7 else 1.0
+
+
+@pytest.mark.parametrize("kind", ["overlapped", "synchronous"])
+def test_pauses_of_all_ranks_together_are_one_event_and_blame_no_rank(kind: str) -> None:
+    (event,) = events_of(JOBS[kind](), Checkpoints())
+
+    (suspect,) = event.suspects
+    assert (suspect.kind, suspect.ranks, event.is_shared) == ("pause", (0, 1, 2, 3), True)
+    assert "all ranks pause together for" in event.sentence()
+    assert 0.2 < event.lost_share < 0.5  # eleven of thirty-one twentieths
+
+
+def many_ranks(num_ranks: int, num_iterations: int, slow: int) -> list[CallLog]:
+    """Ranks that compute and then wait for each other twice in an iteration; one computes half as long again."""
+    random = np.random.default_rng(1)
+    own_s = 0.01 * (1 + 0.02 * random.standard_normal((2 * num_iterations, num_ranks)))
+    own_s[:, slow] *= 1.5
+    ends_s = np.cumsum(own_s.max(axis=1) + 0.001)
+    calls = np.zeros((num_ranks, 2 * num_iterations), CALL)
+    calls["operation"], calls["peer"], calls["group"] = Operation.ALL_REDUCE, -1, 1
+    calls["number"], calls["size_bytes"] = np.arange(2 * num_iterations), 1000 + np.arange(2 * num_iterations) % 2
+    calls["began_ns"] = np.rint(1e9 * (1 + np.concatenate([[0.0], ends_s[:-1]])[:, None] + own_s)).T
+    calls["ended_ns"] = np.rint(1e9 * (1 + ends_s))
+    return [CallLog(rank, row, {1: tuple(range(num_ranks))}) for rank, row in enumerate(calls)]
+
+
+def test_a_slow_rank_among_very_many_is_found_from_the_calls_of_some() -> None:
+    logs = many_ranks(300, 12, slow=177)
+
+    kept, _ = screened(logs, ())
+
+    assert len(kept) <= MOST_RANKS
+    assert [suspect.ranks for suspect in standing_suspects(standings(logs))] == [(177,)]

@@ -458,3 +458,26 @@ def test_a_file_without_certificates_is_named(tmp_path: Path, is_listener: bool)
     for name in ("x.pem", "missing.pem"):
         with pytest.raises(BadInput, match=rf"{name} is of no use for TLS .*; give .* as PEM"):
             Tls(tmp_path / name, is_listener=is_listener)
+
+
+def test_an_agent_connects_again_when_its_listener_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    ring = new_ring(tmp_path, 0, 1)
+    first = Listener(("127.0.0.1", 0), TOKEN)
+    agent = Agent(RingCollector(tmp_path), first.address, TOKEN)
+    agent.poll()
+    assert eventually(lambda: 0 in first.ranks)
+    first.close()
+    first.ranks[0].channel.close()
+    socket.create_connection(agent._address).close()  # so that its thread sees that it is closed
+    assert eventually(lambda: not agent.is_connected)
+
+    again = Listener(agent._address, TOKEN)
+    add(ring, 0)
+    agent.poll()
+    arrived = eventually(lambda: 0 in again.ranks and len(again.ranks[0].read()) == 1)
+    agent.close()
+    again.close()
+
+    assert arrived
+    assert again.ranks[0].host == first.ranks[0].host != ""

@@ -124,7 +124,7 @@ def test_the_thread_that_queries_events_relaxes_its_mode_of_captures(monkeypatch
     def library(name: str) -> SimpleNamespace:
         return SimpleNamespace(cuThreadExchangeStreamCaptureMode=lambda mode: asked.append((name, mode._obj.value)))
 
-    monkeypatch.setattr(cuda.ctypes, "CDLL", library)
+    monkeypatch.setattr("ctypes.CDLL", library)
     cuda.relax_captures()
 
     assert asked == [("libcuda.so.1", 2)]

@@ -75,7 +75,7 @@ def test_the_page_has_counts_and_who_is_slow(session: WatchSession) -> None:
 
 
 def test_the_page_is_served_on_this_machine_only() -> None:
-    server = explain.serve_metrics(0, lambda: "takeup_watch_ranks 2\n")
+    server = explain.serve_metrics((explain.LOOPBACK, 0), lambda: "takeup_watch_ranks 2\n")
     host, port = server.server_address[:2]
 
     with urllib.request.urlopen(f"http://{host!s}:{port}/metrics", timeout=60) as answer:
@@ -83,14 +83,14 @@ def test_the_page_is_served_on_this_machine_only() -> None:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4"
     assert host == "127.0.0.1"
     with pytest.raises(BadInput, match=f"no metrics on port {port}: .*give another port"):
-        explain.serve_metrics(port, lambda: "")
+        explain.serve_metrics((explain.LOOPBACK, port), lambda: "")
     server.shutdown()
     server.server_close()
 
 
 def test_silent_connections_to_the_page_cost_a_few_threads_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "READ_LIMIT_S", 0.2)
-    server = explain.serve_metrics(0, lambda: "takeup_watch_ranks 2\n")
+    server = explain.serve_metrics((explain.LOOPBACK, 0), lambda: "takeup_watch_ranks 2\n")
     address = server.server_address[:2]
     before = threading.active_count()
     silent = [socket.create_connection(address) for _ in range(50)]  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ def rows(folder: Path) -> list[tuple[int, int]]:
     """Operations and bytes of the calls that were noted and have ended."""
     hook = hooks.current()
     assert hook is not None
+    assert isinstance(hook, hooks.CallHook)
     hook.waits.close()
     calls = RingReader(next(folder.glob("*.ring"))).read()
     assert (calls["ended_ns"] >= calls["began_ns"]).all()

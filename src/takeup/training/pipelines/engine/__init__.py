@@ -7,7 +7,7 @@
                            │                              │ schedule, slow links
     transport.py: a route for every message  <────────────┘
 
-The folder ../lab/ trains with real ranks over artificially slow links. torchrun.py starts programs of users.
+torchrun.py starts programs of users.
 
 Public names are loaded on first use; they need the package `torch`.
 """

@@ -21,6 +21,7 @@ INSTALL = "run pip install 'takeup[torch]'"
 try:
     import torch
     import torch.distributed as dist
+    from torch.distributed.pipelining import schedules
     from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 except ImportError as error:
     raise MissingEngine(f"the engine pytorch needs {NEEDED}; {INSTALL}") from error
@@ -181,3 +182,13 @@ def _timed(watch: RankStopwatch, kind: OpKind, compute: Callable[..., Any]) -> C
         return watch.timed(kind, chunk, partial(compute, chunk, *arguments, **named))
 
     return timed
+
+
+def register_by_name(adaptive: type) -> None:
+    """Let PyTorch's `get_schedule_class` find a schedule by the name of its class, as it finds those of PyTorch."""
+    plain: Callable[[str], type] = schedules.get_schedule_class
+
+    def found(schedule_name: str) -> type:
+        return adaptive if schedule_name.lower() == adaptive.__name__.lower() else plain(schedule_name)
+
+    schedules.get_schedule_class = found

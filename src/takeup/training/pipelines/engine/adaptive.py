@@ -19,7 +19,7 @@ import torch.distributed as dist
 from takeup.core.arrays import Ints
 from takeup.errors import BadInput, TakeupError
 from takeup.training.pipelines.contract import Planner
-from takeup.training.pipelines.engine.adapter import PipelineRuntime, ranks_of
+from takeup.training.pipelines.engine.adapter import PipelineRuntime, ranks_of, register_by_name
 from takeup.training.pipelines.engine.messages import first_words, private_group
 from takeup.training.pipelines.engine.stopwatch import NUM_TIMES, DeviceStopwatch, HostStopwatch, RankStopwatch
 from takeup.training.pipelines.planners import adaptation, find_policy
@@ -286,7 +286,7 @@ class ReplanRequests:
             ring.words[HeaderWord.ADAPTED] = self._followed
 
 
-def _ring() -> RingBuffer | None:
+def _ring() -> Any:
     """The shared memory of this rank, if it is watched and has made a call."""
     from takeup.training.stragglers.watch.hook import current
 
@@ -454,3 +454,6 @@ def _check(stage: Any, every: int, timeout_s: float) -> None:
         )
     if stage.stage_index != stage.group_rank:
         raise BadInput(f"stage {stage.stage_index} is on rank {stage.group_rank} of its group; place stages in order")
+
+
+register_by_name(AdaptiveSchedule)

@@ -116,10 +116,10 @@ def _sender(room: OrderSearch, index: int, count: int, num_ranks: int) -> int:
     cell, kind = room.codes[index] // 4, room.codes[index] % 4
     stage = cell // count
     if kind == 0:
-        return room.where[((stage - 1) * count + cell % count) * 4] if stage else -1
+        return int(room.where[((stage - 1) * count + cell % count) * 4]) if stage else -1
     if kind == 1:
         last = stage == num_ranks - 1
-        return room.where[cell * 4] if last else room.where[((stage + 1) * count + cell % count) * 4 + 1]
+        return int(room.where[cell * 4 if last else ((stage + 1) * count + cell % count) * 4 + 1])
     return -1
 
 

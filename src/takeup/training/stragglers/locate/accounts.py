@@ -239,6 +239,35 @@ def windows_of(logs: Sequence[CallLog], before: Sequence[CallLog]) -> tuple[Call
     return CallWindow(calls[0], known[0]), CallWindow(calls[1], known[1])
 
 
+# Very many ranks: those that can be the cause, and some to compare them with -----------------------------------------
+#
+# A slow rank waits less in its calls than the others, and behind a slow link ranks wait more. So where ranks are many,
+# only those are looked at closely whose time in calls differs most, with the peers of their messages.
+
+MOST_RANKS, NUM_EXTREME = 96, 24
+
+
+def screened(logs: Sequence[CallLog], before: Sequence[CallLog]) -> tuple[Sequence[CallLog], Sequence[CallLog]]:
+    """The logs of at most about a hundred ranks, from both windows."""
+    if len(logs) <= MOST_RANKS:
+        return logs, before
+    usual_s = {log.rank: _in_calls_s(log) for log in before}
+    more_s = np.array([_in_calls_s(log) - usual_s.get(log.rank, 0.0) for log in logs])
+    order = np.argsort(more_s, kind="stable")
+    others = order[NUM_EXTREME:-NUM_EXTREME]
+    chosen = {*order[:NUM_EXTREME].tolist(), *order[-NUM_EXTREME:].tolist()}
+    kept = {logs[place].rank for place in (*chosen, *others[:: -(-len(others) // NUM_EXTREME)].tolist())}
+    near = {int(peer) for place in sorted(chosen) for peer in np.unique(logs[place].calls["peer"]) if peer >= 0}
+    kept |= set(sorted(near - kept)[: MOST_RANKS - len(kept)])
+    return [log for log in logs if log.rank in kept], [log for log in before if log.rank in kept]
+
+
+def _in_calls_s(log: CallLog) -> float:
+    """Mean time in a call whose end is known."""
+    lasts_ns = (log.calls["ended_ns"] - log.calls["began_ns"])[log.calls["ended_ns"] > 0]
+    return float(lasts_ns.sum()) / max(1, len(lasts_ns)) / 1e9
+
+
 def _anchors(logs: Sequence[CallLog], before: Sequence[CallLog]) -> dict[int, Anchor]:
     """By rank, the call that marks its iterations in both windows together."""
     earlier = {log.rank: log.calls for log in before}

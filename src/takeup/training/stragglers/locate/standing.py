@@ -12,11 +12,12 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.training.stragglers.contract import CallLog, Suspect
-from takeup.training.stragglers.locate.accounts import LEAST_SHARE, windows_of
+from takeup.training.stragglers.locate.accounts import LEAST_SHARE, screened, windows_of
 from takeup.training.stragglers.locate.suspects import beside_fast_s, fast_half, late_shares, ranks_by_role
 
 LEAST_PAUSES = 3  # pauses in a window that make a habit
 LEAST_PAUSE = 0.2  # share of an iteration; shorter ones are noise
+LEAST_SHARED = 0.5  # the same of pauses that all ranks make: a layer with more work than others is none
 CLEARLY_MORE = 3.0  # times the mean excess of any other rank of the role
 
 
@@ -40,6 +41,8 @@ class RankStanding:
     num_pauses: int = 0
     num_iterations: int = 0
     is_sure: bool = False
+    shared_s: float = 0.0  # of the pauses that all ranks make together
+    num_shared: int = 0
 
     @property
     def lost_share(self) -> float:
@@ -48,8 +51,8 @@ class RankStanding:
 
 
 def standings(logs: Sequence[CallLog]) -> list[RankStanding]:
-    """All ranks with at least one complete iteration, the one with the largest excess first."""
-    window, _ = windows_of(logs, ())
+    """All ranks with at least one complete iteration, or some of very many; the one with the largest excess first."""
+    window, _ = windows_of(*screened(logs, ()))
     if not window.accounts:
         return []
     late, rows = late_shares(window), list[RankStanding]()
@@ -64,7 +67,17 @@ def standings(logs: Sequence[CallLog]) -> list[RankStanding]:
             )
             row = RankStanding(rank, len(ranks), iteration_s, own_s, wait_s, transfer_s, late[rank])
             rows.append(row if usual_s is None else _compared(row, beside_s[rank], usual_s))
+    shared_s, num_shared = _shared_pauses([account.owns_s for account in window.accounts.values()], iteration_s)
+    rows = [replace(row, shared_s=shared_s, num_shared=num_shared) for row in rows]
     return sorted(rows, key=lambda row: (-row.excess_s, row.rank))
+
+
+def _shared_pauses(owns_s: Sequence[Floats], iteration_s: float) -> tuple[float, int]:
+    """Seconds per iteration of the pauses that all ranks make in the same iterations, and their number."""
+    number = min(map(len, owns_s))
+    more_s = np.min([each[-number:] - np.median(each) for each in owns_s], axis=0)
+    is_pause = more_s > LEAST_SHARED * iteration_s
+    return float(more_s[is_pause].sum() / number), int(is_pause.sum())
 
 
 def _compared(row: RankStanding, these_s: Floats, usual_s: Floats) -> RankStanding:
@@ -84,6 +97,8 @@ def _compared(row: RankStanding, these_s: Floats, usual_s: Floats) -> RankStandi
 def standing_suspects(rows: Sequence[RankStanding]) -> list[Suspect]:
     """Ranks that are clearly slower than their role, or that pause again and again while others do not."""
     found = []
+    if rows and rows[0].num_shared >= LEAST_PAUSES and rows[0].shared_s >= LEAST_SHARE * rows[0].iteration_s:
+        found.append(_shared_suspect(rows))
     for row in rows:
         steady_s = row.excess_s - row.pauses_s
         if row.is_sure and steady_s >= LEAST_SHARE * row.iteration_s:
@@ -96,6 +111,15 @@ def standing_suspects(rows: Sequence[RankStanding]) -> list[Suspect]:
             factor = row.iteration_s / (row.iteration_s - row.excess_s)
             found.append(Suspect("pause", (row.rank,), factor, row.late_share, reason, row.excess_s))
     return found
+
+
+def _shared_suspect(rows: Sequence[RankStanding]) -> Suspect:
+    """All ranks, which stop together as for checkpoints or evaluation."""
+    first, number = rows[0], max(row.num_iterations for row in rows)
+    each_s = first.shared_s * number / first.num_shared
+    reason = f"{1e3 * each_s:.4g} ms in {first.num_shared} of {number} iterations"
+    factor = first.iteration_s / (first.iteration_s - first.shared_s)
+    return Suspect("pause", tuple(sorted(row.rank for row in rows)), factor, 0.0, reason, first.shared_s)
 
 
 def _pauses(row: RankStanding, rows: Sequence[RankStanding]) -> bool:

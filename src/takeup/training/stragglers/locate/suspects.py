@@ -22,6 +22,7 @@ from takeup.training.stragglers.locate.accounts import (
     CallWindow,
     RankedSuspect,
     TimeAccount,
+    screened,
     windows_of,
 )
 from takeup.training.stragglers.locate.matching import CallKind, MatchedCalls
@@ -285,7 +286,7 @@ def locate(logs: Sequence[CallLog], before: Sequence[CallLog] = ()) -> list[Susp
     Without calls from before, ranks in the same role are compared with each other, and links that move as much. The
     result is empty if all became slower alike, or if there is not one complete iteration.
     """
-    now, past = windows_of(logs, before)
+    now, past = windows_of(*screened(logs, before))
     if not now.accounts:
         return []
     found = [*_slow_ranks(now, past), *slow_links(now, past)]

@@ -110,7 +110,8 @@ class Remediation:
         if "compute" in kinds:
             return self._rebalanced(job) if self._settings.rebalance else ("none, as actions are off", ())
         if "pause" in kinds:
-            return "none; look for garbage collection, data loading or swapping on this rank", ()
+            where = "checkpoints, evaluation, shared storage" if event.is_shared else "garbage, data loading, swapping"
+            return f"none; look at {where}", ()
         if "link" in kinds and job.can_adapt:
             return self._adapt(job) if self._settings.rebalance else ("none, as actions are off", ())
         advice = "look at this link, or restart without its machines" if kinds else "look at what they share"

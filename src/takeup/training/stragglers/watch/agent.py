@@ -32,6 +32,7 @@ MOST_STRANGERS = 32  # connections that have not authenticated yet
 MOST_AGENTS, MOST_RANKS = 1024, 64  # connections, and ranks of one
 MOST_ROWS = 1 << 18  # of a rank that nothing has read yet
 TIMEOUT_S = 10.0
+START_S, RETRY_S = 3.0, 5.0  # how long an agent waits for its listener at first, and between attempts later
 PAUSE_S = 0.1
 LOOPBACK = "127.0.0.1"
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -64,10 +65,16 @@ class Agent:
     """Forwards the records of this machine's ranks; each call of `poll` is one polling round."""
 
     def __init__(self, gather: RingCollector, address: tuple[str, int], token: str, tls: Tls | None = None) -> None:
-        self._gather = gather
+        self._gather, self._address, self._token, self._tls = gather, address, token, tls
+        self._try_at_s = 0.0
+        self._connect(time.monotonic() + START_S)
+
+    def _connect(self, until_s: float) -> None:
+        """Connect to the listener, which at the start of a job may come up a little later."""
+        address, token, tls = self._address, self._token, self._tls
         where = f"the listener at {address[0]}:{address[1]}"
         try:
-            connection: socket.socket | TlsConnection = (plain := socket.create_connection(address, TIMEOUT_S))
+            connection: socket.socket | TlsConnection = (plain := self._reached(until_s))
         except OSError as error:
             raise BadInput(f"no {where[4:]} ({error.strerror or error}); start one with --listen") from error
         try:
@@ -84,10 +91,24 @@ class Agent:
         self.is_connected = True
         threading.Thread(target=self._apply_requests, name="takeup-watch-agent", daemon=True).start()
 
+    def _reached(self, until_s: float) -> socket.socket:
+        while True:
+            try:
+                return socket.create_connection(self._address, TIMEOUT_S)
+            except OSError:
+                if time.monotonic() >= until_s:
+                    raise
+                time.sleep(PAUSE_S)
+
     def poll(self) -> None:
-        """Send new records; stop sending once the listener is gone."""
+        """Send new records; connect again now and then once the listener is gone."""
         self._gather.poll()
         record_run_queue_waits(self._gather.readers)
+        if not self.is_connected and time.monotonic() >= self._try_at_s:
+            self._try_at_s = time.monotonic() + RETRY_S
+            self._channel.close()
+            with suppress(BadInput):
+                self._connect(0.0)
         if not self.is_connected:
             return
         try:

@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from takeup.training.stragglers.contract import STEP_GROUP
 from takeup.training.stragglers.watch.call_ends import PLAIN_WAIT, CallEndThreads, CudaCallEnds
+from takeup.training.stragglers.watch.causes import RankTimes
 from takeup.training.stragglers.watch.gloo_shutdown import keep_group_alive
 from takeup.training.stragglers.watch.ring import HEADER_WORDS, UNSEEN, HeaderWord, RingBuffer
 
@@ -260,6 +261,7 @@ def install(folder: Path) -> CallHook:
         _UNDO.append(ends.watch_batches(dist.ProcessGroup))
     _record_operators(hook, ends)
     dist.Work.wait = _waiting(hook, PLAIN_WAIT)  # type: ignore[method-assign]
+    _UNDO.append(RankTimes(lambda: hook.ring).install())
     _UNDO.append(register_optimizer_step_post_hook(hook.stepped).remove)
     os.register_at_fork(after_in_child=hook.forget)
     atexit.register(hook.waits.close)
@@ -302,6 +304,7 @@ def install_beside_shim() -> ShimHook:
     """Report the steps of this process to the shim that records its calls."""
     hook = ShimHook()
     _HOOKS.append(hook)
+    _UNDO.append(RankTimes(lambda: hook.ring).install())
     _UNDO.append(register_optimizer_step_post_hook(hook.stepped).remove)
     return hook
 

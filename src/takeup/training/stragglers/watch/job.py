@@ -17,6 +17,7 @@ from takeup.training.stragglers.remedy.remediation import WatchSettings
 from takeup.training.stragglers.watch import launch, reports
 from takeup.training.stragglers.watch.agent import Agent, Listener, address_of, host_name
 from takeup.training.stragglers.watch.channel import Tls
+from takeup.training.stragglers.watch.ring import HeaderWord
 from takeup.training.stragglers.watch.ring_reader import RingCollector
 from takeup.training.stragglers.watch.session import WatchSession
 
@@ -33,6 +34,7 @@ class WatchOptions:
     out: Path | None = None
     quiet: bool = False
     metrics_port: int | None = None
+    metrics_host: str = reports.LOOPBACK
     on_unhealthy: str | None = None
     act: bool = False
     shim: Path | None = None
@@ -121,7 +123,7 @@ def _report_finding(asked: WatchOptions, session: WatchSession, finding: Finding
     if asked.as_json:
         tell(json.dumps(reports.finding_values(finding)))
     else:
-        say(f"takeup: {finding.sentence()}")
+        say(f"takeup: {finding.sentence()}{reports.places_of(session, finding.event)}")
     if asked.out is not None:
         reports.write_finding(asked.out, finding, session)
 
@@ -130,9 +132,11 @@ def _summary(session: WatchSession) -> str:
     number, num_bad = session.watcher.num_iterations, session.gather.num_bad
     num_events, lost_s = len(session.findings), session.remedies.lost_s
     skipped = f", {num_bad} rows made no sense and were skipped" if num_bad else ""
+    captured = sum(reader.word(HeaderWord.NUM_CAPTURED) for reader in session.gather.readers.values())
+    graphs = f", {captured} calls went into CUDA graphs, whose replays are not seen" if captured else ""
     if number == 0:
-        return f"takeup: not watched, because {_why_not(session)}"
-    return f"takeup: watched {number} iterations, {num_events} events, {lost_s:.1f} s lost{skipped}"
+        return f"takeup: not watched, because {_why_not(session)}{graphs}"
+    return f"takeup: watched {number} iterations, {num_events} events, {lost_s:.1f} s lost{skipped}{graphs}"
 
 
 def _why_not(session: WatchSession) -> str:
@@ -174,8 +178,8 @@ def _metrics(asked: WatchOptions, session: WatchSession, say: Say) -> Iterator[N
     if asked.metrics_port is None:
         yield
         return
-    server = reports.serve_metrics(asked.metrics_port, lambda: reports.metrics_of(session))
-    say(f"takeup: metrics at http://127.0.0.1:{server.server_address[1]}/metrics")
+    server = reports.serve_metrics((asked.metrics_host, asked.metrics_port), lambda: reports.metrics_of(session))
+    say(f"takeup: metrics at http://{asked.metrics_host}:{server.server_address[1]}/metrics")
     try:
         yield
     finally:

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput
 from takeup.training.stragglers.contract import STEP_GROUP, CallLog, Finding, Operation, SlowdownEvent, Suspect
+from takeup.training.stragglers.watch.agent import host_name
+from takeup.training.stragglers.watch.ring import HeaderWord
 from takeup.training.stragglers.watch.session import WatchSession
 
 # Calls of ranks as a trace for Perfetto and Chrome: a process per rank, a thread per process group --------------------
@@ -156,7 +158,24 @@ def standing_lines(session: WatchSession) -> list[str]:
 
 
 def _host(session: WatchSession, rank: int) -> str:
-    return str(getattr(session.gather.readers[rank], "host", ""))
+    """Host and local rank of a rank, as far as known."""
+    reader = session.gather.readers[rank]
+    host, local = (
+        getattr(reader, "host", "") or (host_name() if reader.path else ""),
+        reader.word(HeaderWord.LOCAL_RANK),
+    )
+    return f"local rank {local - 1} of {host}" if host and local else host
+
+
+def places_of(session: WatchSession, event: SlowdownEvent) -> str:
+    """Where the slow ranks of an event are."""
+    ranks = sorted({rank for each in event.suspects if each.kind in ("compute", "pause") for rank in each.ranks})
+    found = [
+        f"; rank {rank} is {_host(session, rank)}"
+        for rank in ranks[:MOST_LINES]
+        if len(ranks) < len(session.gather.readers)
+    ]
+    return "".join(found)
 
 
 # Prometheus -----------------------------------------------------------------------------------------------------------
@@ -191,9 +210,9 @@ MOST_READERS, READ_LIMIT_S = 8, 5.0  # connections to the page of metrics, and s
 class _MetricsServer(ThreadingHTTPServer):
     """A few connections at a time: further ones are closed, so that strangers cost no threads."""
 
-    def __init__(self, port: int, page: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, address: tuple[str, int], page: type[BaseHTTPRequestHandler]) -> None:
         self._slots = threading.BoundedSemaphore(MOST_READERS)
-        super().__init__((LOOPBACK, port), page)
+        super().__init__(address, page)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._slots.acquire(blocking=False):
@@ -208,8 +227,8 @@ class _MetricsServer(ThreadingHTTPServer):
             self._slots.release()
 
 
-def serve_metrics(port: int, page: Callable[[], str]) -> ThreadingHTTPServer:
-    """Serve the metrics on the loopback address until shut down."""
+def serve_metrics(address: tuple[str, int], page: Callable[[], str]) -> ThreadingHTTPServer:
+    """Serve the metrics at an address until shut down."""
 
     class Page(BaseHTTPRequestHandler):
         timeout = READ_LIMIT_S
@@ -226,9 +245,9 @@ def serve_metrics(port: int, page: Callable[[], str]) -> ThreadingHTTPServer:
             """Suppress request logging."""
 
     try:
-        server = _MetricsServer(port, Page)
+        server = _MetricsServer(address, Page)
     except OSError as error:
-        raise BadInput(f"no metrics on port {port}: {error.strerror}; give another port, or 0 for any") from error
+        raise BadInput(f"no metrics on port {address[1]}: {error.strerror}; give another port, or 0 for any") from error
     threading.Thread(target=server.serve_forever, name="takeup-watch-metrics", daemon=True).start()
     return server
 

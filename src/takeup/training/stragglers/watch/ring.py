@@ -41,6 +41,7 @@ class HeaderWord:
     IS_ADAPTIVE = 6  # the job has a pipeline that adapts its schedule by itself
     IS_OVER = 7  # this rank has ended its job cleanly
     NUM_CAPTURED = 8  # calls captured into CUDA graphs, whose replays are not seen
+    LOCAL_RANK = 10  # of this rank on its machine, from 1 on; 0 if unknown
     IS_OFF = 9  # the shim records nothing while this is not 0
     # Requests of the controller: stop before call number STOP_COUNT of this kind, unless the lease has expired.
     LEASE_UNTIL_NS = 16
@@ -60,6 +61,9 @@ class HeaderWord:
     WAITED_NS = 37  # run-queue wait of this rank, without own throttling; written by the reader of the ring
     DELAYED_NS = 38  # run-queue wait as last read from the kernel, for any reason
     THROTTLED_NS = 39  # throttled time of a CPU quota that only this rank uses
+    LOADING_NS = 52  # time in data loaders, garbage collection and torch.save
+    GARBAGE_NS = 53
+    SAVING_NS = 54
     # Shares of the batch (batches.py).
     PLAN = 40  # the version, written last
     PLAN_FIRST = 41
@@ -93,6 +97,7 @@ class RingBuffer:
             num_ranks,
             os.getpid(),
         )
+        self.words[HeaderWord.LOCAL_RANK] = 1 + int(os.environ.get("LOCAL_RANK", "-1"))
         self.words[HeaderWord.MAGIC] = MAGIC  # last: from here on it may be read
 
     def add_group(self, group: int, place: int, size: int) -> None:

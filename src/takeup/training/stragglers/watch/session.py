@@ -12,6 +12,7 @@ from takeup.training.stragglers.detect.detector import StragglerDetector
 from takeup.training.stragglers.locate.suspects import blame_cpu_contention
 from takeup.training.stragglers.remedy.remediation import Remediation, WatchSettings
 from takeup.training.stragglers.remedy.restart import traffic_of
+from takeup.training.stragglers.watch.causes import CauseTimes, has_slowed_clock
 from takeup.training.stragglers.watch.confirmation import PauseController
 from takeup.training.stragglers.watch.launch import write_rank_order
 from takeup.training.stragglers.watch.ring import HeaderWord
@@ -36,6 +37,7 @@ class WatchSession:
     _pauses: PauseController = field(init=False)
     _cores: RunQueueWaits = field(init=False)
     _usual: UsualIterationTime = field(init=False)
+    _causes: CauseTimes = field(init=False)
     _is_quiet: bool = False  # the current slowdown is not reported
     _waiting: list[contract.SlowdownEvent] = field(init=False)  # deferred to the next round
 
@@ -48,6 +50,7 @@ class WatchSession:
     def _reset(self) -> None:
         self.watcher = self.new_detector()
         self._cores, self._usual = RunQueueWaits(), UsualIterationTime()
+        self._causes = CauseTimes()
         self._is_quiet = False
         self._waiting = []
 
@@ -73,12 +76,19 @@ class WatchSession:
         record_run_queue_waits(self.gather.readers)  # before the detector runs, which takes time while ranks continue
         new = self.watcher.see(logs)
         self._cores.poll(self.watcher.num_iterations, self.gather.readers)
+        self._causes.poll(self.watcher.num_iterations, self.gather.readers)
         self._usual.poll(self.watcher.num_iterations, self.watcher.iterations_s)
         for event in new:
             is_early = bool(event.suspects) and not event.is_standing and self._cores.is_too_soon(event.began)
             (self._waiting if is_early or self._waiting else events).append(event)
         explained = [blame_cpu_contention(event, self._waiting_s(event)) for event in events]
-        return [event for event in explained if self._is_news(event)]
+        return [self._causes.explained(event, self._is_throttled) for event in explained if self._is_news(event)]
+
+    def _is_throttled(self, rank: int) -> bool:
+        """Whether the card of a rank of this machine has a slowed clock."""
+        reader = self.gather.readers[rank]
+        number = reader.word(HeaderWord.LOCAL_RANK) - 1
+        return reader.path is not None and number >= 0 and has_slowed_clock(number)
 
     def _waiting_s(self, event: contract.SlowdownEvent) -> dict[int, float]:
         """By rank, the run-queue wait per iteration that may explain the event."""

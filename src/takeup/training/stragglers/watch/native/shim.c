@@ -28,7 +28,7 @@
 #define MAGIC 0x74616B6575700001LL
 enum { CAPACITY = 20000, MOST_GROUPS = 1024, HEADER_WORDS = 64, GROUP_WORDS = 3, ROW_WORDS = 8 };
 enum { FIRST_GROUP = HEADER_WORDS, FIRST_ROW = FIRST_GROUP + MOST_GROUPS * GROUP_WORDS };
-enum { W_MAGIC, W_RANK, W_NUM_RANKS, W_PID, W_HEAD, W_NUM_GROUPS, W_NUM_CAPTURED = 8, W_IS_OFF = 9 };
+enum { W_MAGIC, W_RANK, W_NUM_RANKS, W_PID, W_HEAD, W_NUM_GROUPS, W_NUM_CAPTURED = 8, W_IS_OFF = 9, W_LOCAL_RANK = 10 };
 enum { R_NUMBER, R_OPERATION, R_PEER, R_GROUP, R_COUNT, R_SIZE, R_BEGAN, R_ENDED };
 enum { ALL_REDUCE = 1, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, REDUCE, GATHER, SCATTER, BARRIER, SEND, RECEIVE, STEP };
 enum { UNSEEN = -1 }; /* an end that nobody needs to wait for */
@@ -112,6 +112,7 @@ static void open_ring(void) {
   close(file);
   if (memory == MAP_FAILED) return;
   memory[W_RANK] = rank, memory[W_NUM_RANKS] = number_of("WORLD_SIZE", number_of("SLURM_NTASKS", number_of("OMPI_COMM_WORLD_SIZE", number_of("PMI_SIZE", 1)))), memory[W_PID] = getpid();
+  memory[W_LOCAL_RANK] = 1 + number_of("LOCAL_RANK", number_of("SLURM_LOCALID", -1));
   __atomic_store_n(&memory[W_MAGIC], MAGIC, __ATOMIC_RELEASE);
   every = (int)number_of("TAKEUP_SHIM_TIME_EVERY", 16);
   *(void **)&stream_is_capturing = cuda("cudaStreamIsCapturing");
