@@ -8,6 +8,7 @@ ours may not grow more.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -260,7 +261,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m support.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--only", default="", help="names with commas")
-    parser.add_argument("--samples", default="", help="an npz file for all samples")
+    parser.add_argument("--samples", default="", help="a JSON file for all samples")
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -275,7 +276,7 @@ def main() -> None:
                 it.sample(time.monotonic() - began_s)
             time.sleep(EVERY_S)
         if asked.samples:
-            np.savez(asked.samples, **{it.name: np.array(it.samples) for it in grown})
+            Path(asked.samples).write_text(json.dumps({it.name: it.samples for it in grown}), "utf-8")
         for it in grown:
             it.is_alive = it.process.poll() is None
             os.killpg(it.process.pid, signal.SIGTERM)
