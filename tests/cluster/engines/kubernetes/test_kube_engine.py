@@ -171,7 +171,7 @@ def test_a_narrow_pod_without_a_promise_moves_for_a_wider_one(world: World) -> N
     world.start("b", "n0")
     assert world.engine.observe().nominations == {"default/b": ("n0",)}
     world.kubelet.lingers.clear()
-    world.look(lambda _: "a" not in world.places())
+    world.look(lambda _: world.engine.last is not None and world.engine.last.free["n0"] == 8)
     world.start("b", "n0")
 
     assert world.places() == {"b": "n0"}

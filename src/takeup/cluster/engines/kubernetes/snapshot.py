@@ -336,5 +336,5 @@ def _keep(
     known, ledger.kept = ledger.kept, {}
     for job_id, job in waiting.items():
         places = known.get(job_id) or tuple(pod.nominated for pod in gangs[job_id])
-        if job.kind == Kind.HIGH and all(places) and _fits(places, int(job.gpus_per_worker), free, coming):
+        if all(places) and _fits(places, int(job.gpus_per_worker), free, coming):
             ledger.kept[job_id] = places
