@@ -175,8 +175,8 @@ def edited_pair(
         editor.fill(share, strength)
         made, _ = editor.edited(asked, strength)
         exact, _ = editor.edited(asked, strength, exact=True)
-    scores = [judge_edit(asked.before, images, asked.masks, asked.wanted).scores for images in (exact, made)]
-    return Pair(*scores, exact, made)
+    before, after = (judge_edit(asked.before, one, asked.masks, asked.wanted).scores for one in (exact, made))
+    return Pair(before, after, exact, made)
 
 
 # Pictures ---------------------------------------------------------------------------------------------------------
@@ -185,12 +185,11 @@ def edited_pair(
 def painted_pair(painter: Painter, change: Callable[[Any], dict[str, Any]], **requests: Any) -> Pair:
     """Pictures of an engine that `change` prepares beside those of the plain engine."""
     scenes = painter.scenes()
-    asked, scores = painter.requests(world.captions(scenes), **requests), []
+    asked = painter.requests(world.captions(scenes), **requests)
     exact = painter.painted(painter.pipeline(), asked, max_rows=2)
     pipeline = painter.pipeline()
     made = painter.painted(pipeline, asked, **change(pipeline))
-    scores = [judge(images, scenes).scores for images in (exact, made)]
-    return Pair(*scores, exact, made)
+    return Pair(judge(exact, scenes).scores, judge(made, scenes).scores, exact, made)
 
 
 def late_pair(painter: Painter, late_steps: int, style: str = STYLES[0]) -> Pair:

@@ -29,6 +29,7 @@ from takeup.serving.editing.contract import EditRequest
 from takeup.serving.editing.masked.edit_state import ErrorChecks, active_edit
 from takeup.serving.editing.masked.editor import MaskedEditor, report_of
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
+from takeup.serving.editing.templates.template import Template
 from takeup.serving.model import LoraUse, Request
 from takeup.serving.scheduling.adapters import AdapterLRU
 
@@ -446,6 +447,31 @@ def test_packing_is_counted_in_the_error(start: Start) -> None:
     assert report.error is not None
     assert 0 < report.error < 0.1
     assert gap(again.result().latents, exact) < 0.05
+
+
+def template_of(session: Session) -> Template:
+    """What an edit records, as the next edit finds it."""
+    session.edit(EditRequest(image(), square()))
+    template = active_edit(session.edit(EditRequest(image(), square())).run).template
+    assert template is not None
+    return template
+
+
+def test_how_many_templates_fit_follows_from_the_bytes_of_a_step(start: Start) -> None:
+    session = start()
+    made = template_of(session).size_bytes
+    said = session.editor.templates_held(3, SIDE * SIDE)
+    count = int(said.split("device memory, ")[1].split()[0])
+
+    assert count == pytest.approx((1 << 30) / made, rel=0.05)
+    assert said.endswith("0 on disk")
+
+
+def test_a_template_of_every_second_step_takes_two_thirds_of_three_steps(start: Start) -> None:
+    every, second = (template_of(start(stride=stride)) for stride in (1, 2))
+
+    assert second.size_bytes / every.size_bytes == pytest.approx(2 / 3, rel=0.01)
+    assert [len(page) > 0 for page in second.pages] == [True, False, True]
 
 
 # Bad input --------------------------------------------------------------------------------------------------------

@@ -14,25 +14,9 @@ from hypothesis import strategies as st
 
 from benchmarks.support.full_size import FULL_SIZE, box_mask, count_flop
 from serving.stock import ENGINE_MARKS
-from takeup.serving.editing.masked.kv_cache import FlatKvCache
 from takeup.serving.editing.masked.tokens import bucket_size, bucket_sizes, grids_of, token_indices
 
 pytestmark = ENGINE_MARKS
-
-
-def test_a_flat_finds_tokens_of_all_its_views() -> None:
-    page = {"a": torch.randn(2, 4, 8), "b": torch.randn(2, 6, 2, 2), "c": torch.randn(2, 3, 2)}
-    flat = FlatKvCache(page)
-    for name, kept in page.items():
-        flat.views[name].copy_(kept)
-    tokens = {4: torch.tensor([1, 7]), 3: torch.tensor([0, 5])}
-    found = flat.taken(flat.pieces(tokens, num_front=2))
-
-    ours = torch.split(found.flatten(), [16, 8, 4])
-    b = page["b"].flatten(2)
-    expected = [page["a"].flatten(0, 1)[[1, 7]], torch.stack([b[0, 3], b[1, 5]]), page["c"].flatten(0, 1)[[0, 5]]]
-    assert all(torch.equal(one, other.flatten()) for one, other in zip(ours, expected, strict=True))
-    assert flat.views["a"].data_ptr() == flat.values.data_ptr()
 
 
 @pytest.mark.parametrize(("count", "multiple", "room"), [(0, 64, 0), (1, 1, 1), (1, 64, 64), (100, 64, 128)])

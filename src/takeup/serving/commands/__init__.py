@@ -172,7 +172,9 @@ PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 @click.option("--least-ssim", default=0.9, show_default=True, help="Exit code 1 if the SSIM of the images is lower.")
 @output_options
 @click.pass_context
-def quality(ctx: click.Context, /, model: str | None, as_json: bool, out: Path | None, quiet: bool, **settings: Any) -> None:
+def quality(
+    ctx: click.Context, /, model: str | None, as_json: bool, out: Path | None, quiet: bool, **settings: Any
+) -> None:
     """Generate the same images lossless and accelerated, with the same seeds, and compare them.
 
     Without MODEL, a table of all accelerations judged on the trained model takeup/scenes (or takeup/scenes-flux), in

@@ -86,10 +86,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "Refuse requests that are expected to miss their deadline.",
     },
     "--templates": {"type": FOLDER, "help": "Folder for edited images and their templates, shared by all workers."},
-    "--template-memory": {"default": "1GiB", "help": "Host memory of a worker for templates."},
+    "--template-memory": {
+        "default": "auto",
+        "help": "Host memory of a worker for templates; auto: a quarter of what is available, for all workers.",
+    },
     "--template-device-memory": {
-        "default": "16GiB",
-        "help": "Device memory for templates, where there is an accelerator.",
+        "default": "auto",
+        "help": "Device memory for templates, where there is an accelerator; auto: 60 % of what the model leaves.",
     },
     "--template-disk": {"default": "8GiB", "help": "Quota of each tenant in the folder of templates."},
     "--packing-error": {
@@ -205,8 +208,8 @@ def _backend(options: dict[str, Any]) -> Backend:
         num_cpu_threads=max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None,
         templates=TemplateStorage(
             options["templates"],
-            device_bytes=parse_amount(options["template_device_memory"]).of(1),
-            memory_bytes=parse_amount(options["template_memory"]).of(1),
+            device_bytes=_amount(options["template_device_memory"]),
+            memory_bytes=_amount(options["template_memory"]) or _available_bytes() // (4 * num_workers),
             tenant_bytes=parse_amount(options["template_disk"]).of(1),
             packing_error=options["packing_error"],
             has_rows=options["template_rows"],
@@ -227,7 +230,17 @@ def _backend(options: dict[str, Any]) -> Backend:
     else:
         backend = plan.build()
     say(f"loaded a {backend.card.family} in {time.monotonic() - began_s:.1f} s")
+    if backend.card.templates:
+        say(backend.card.templates)
     return backend
+
+
+def _amount(text: str) -> int | None:
+    return None if text == "auto" else parse_amount(text).of(1)
+
+
+def _available_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _rules(options: dict[str, Any]) -> ServerPolicies:

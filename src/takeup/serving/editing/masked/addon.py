@@ -10,7 +10,7 @@ from typing import TypedDict
 
 import torch
 
-from takeup.serving.diffusion.contract import BatchRows, DenoisingRun, Family
+from takeup.serving.diffusion.contract import BatchRows, DenoisingRun, Family, gather
 from takeup.serving.diffusion.policies import cheapest_capacity
 from takeup.serving.editing.masked.edit_state import SLOT, EditState, ErrorChecks, active_edit, edit_state_of
 from takeup.serving.editing.masked.graph_calls import KvMemory, MaskedBatch
@@ -233,7 +233,7 @@ class MaskedEdits:
         stride: int = 1,
     ) -> None:
         self.convolutions = supports_masked_convolutions(family.network) if convolutions is None else convolutions
-        self.stride = stride
+        self.stride, self._family = stride, family
         self.hooks = MaskingHooks(family.network, convolutions=self.convolutions, rows=formats is not None)
         self._from_rows, self._formats = KvFromRows(family.network), formats or load_all_kv
         can_bind = self.convolutions or bool(self.hooks.fronted)
@@ -261,6 +261,17 @@ class MaskedEdits:
         rows = "" if self._formats is load_all_kv else ", rows"
         thinned = "" if self.stride == 1 else f", every {self.stride} steps"
         return ("with maps" if self.convolutions else "keys and values") + rows + thinned
+
+    def step_bytes(self, run: DenoisingRun) -> int:
+        """Bytes of the activations that a template keeps of a step of this run; no edit may be running."""
+        self.hooks.install()
+        self.call.mode, self.call.recorded, self.call.made = "record", {}, {}
+        try:
+            self._family.predict(gather((run,)))
+            return sum(one.numel() * one.element_size() for one in self.call.recorded.values())
+        finally:
+            self.call.mode, self.call.recorded = "off", {}
+            self.hooks.remove()
 
     def close(self) -> None:
         """Remove the hooks from the network."""

@@ -15,13 +15,13 @@ from takeup.serving.editing.templates.template import PageReader, Template, Temp
 # How it works. The difference of the two predictions, relative to the whole one, is measured before the step is
 # accepted; the whole prediction is then used. `PIXEL_ERROR` makes an upper estimate of the final difference of pixels
 # of it: factor and power, fitted to edits with the models of `takeup.scenes` such that 92 % of the true errors lie
-# below. `benchmarks/serving/scene_edits.py` fits them, and tells the coverage on other images, masks and prompts.
+# below. `benchmarks/serving/scene_quality.py` fits them, and tells the coverage on other images, masks and prompts.
 
 PIXEL_ERROR: dict[str, tuple[float, float]] = {
-    "UNet2DConditionModel": (0.5, 1.0),
-    "FluxTransformer2DModel": (0.5, 1.0),
+    "UNet2DConditionModel": (0.09, 0.54),
+    "FluxTransformer2DModel": (0.047, 0.54),
 }
-USUAL_PIXEL_ERROR = (0.5, 1.0)
+USUAL_PIXEL_ERROR = (0.09, 0.54)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ def relative_error(masked: torch.Tensor, whole: torch.Tensor, mask: torch.Tensor
     """L2 norm of the difference inside the mask, relative to that of the whole prediction there."""
     inside = whole.float() * mask
     gone: torch.Tensor = torch.linalg.vector_norm(masked.float() * mask - inside)
-    return gone / torch.linalg.vector_norm(inside).clamp(min=1e-10)
+    size: torch.Tensor = torch.linalg.vector_norm(inside).clamp(min=1e-10)
+    return gone / size
 
 
 SLOT = "edit"

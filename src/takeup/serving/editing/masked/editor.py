@@ -47,6 +47,9 @@ from takeup.serving.scheduling.adapters import AdapterLERC
 # Inside the mask the noise is that of the request. The mask is dilated by `grow` latents: the decoder reads neighbours.
 
 
+PROBE_GRAINS = 16
+
+
 class MaskedEditor:
     """Edits for one family. `budget` is the relative error that packing of templates may cause.
 
@@ -75,6 +78,22 @@ class MaskedEditor:
         """Restore the network, and close the store after pending writes."""
         self.edits.close()
         self.store.close()
+
+    @torch.no_grad()
+    def templates_held(self, num_steps: int, num_pixels: int) -> str:
+        """How many templates of this size each tier has room for, by the activations of one small step."""
+        side = PROBE_GRAINS * grain_of(self._family.pipeline)
+        run = self._family.prepare(Request(" ", num_steps=1, height_px=side, width_px=side))
+        num_kept = -(-num_steps // self.edits.stride)
+        size_bytes = self.edits.step_bytes(run) * num_kept * num_pixels // side**2
+        room = self.store.room
+        parts = (
+            (room.device_bytes, "in device memory"),
+            (room.host_bytes, "on the host"),
+            (min(room.of_disk), "on disk"),
+        )
+        held = ", ".join(f"{tier_bytes // size_bytes} {where}" for tier_bytes, where in parts)
+        return f"templates of {num_steps} steps take {size_bytes / 2**20:,.0f} MiB each; room for {held}"
 
     @torch.no_grad()
     def prepare(self, request: Request, edit: EditRequest) -> DenoisingRun:
