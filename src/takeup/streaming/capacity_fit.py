@@ -9,6 +9,7 @@ from takeup.errors import BadInput
 from takeup.streaming.model import Capacity, CapacityFit, Chain
 from takeup.streaming.numerics import are_connected
 from takeup.streaming.solvers.fluid import DoublingSolver
+from takeup.streaming.throughput import quantiles
 
 LOWEST_LEVEL = 1e-3  # of the mean; a link that stands still has no finite download time
 OUTAGE_LEVEL, SHORTEST_OUTAGE_S = 0.05, 3  # below this share of the mean for at least this long
@@ -75,7 +76,7 @@ def _cuts(values: Floats, count: int) -> Floats:
     """What divides the values into `count` equal parts."""
     if len(values) == 0 or count == 1:
         return np.zeros(0)
-    return np.asarray(np.quantile(values, np.arange(1, count) / count), np.float64)
+    return quantiles(values, np.arange(1, count) / count)
 
 
 def _capacity(rates: Floats, joint: Ints, ends: Ints) -> Capacity:

@@ -20,7 +20,7 @@ from takeup.core.arrays import Bools, Floats
 from takeup.core.limits import read_text
 from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
-from takeup.streaming.throughput import PlayedSession, ThroughputLog, joined, split_at_gaps
+from takeup.streaming.throughput import PlayedSession, ThroughputLog, joined, median_s, split_at_gaps
 
 Report = Mapping[str, Any]
 LEAST_ELAPSED_S = 0.05  # between requests; `bl` is rounded to tenths of a second
@@ -56,7 +56,7 @@ def _samples(downloads: Sequence[Download]) -> tuple[Floats, Floats]:
     durations_s = content_s
     if np.isfinite(begins_s).all() and len(downloads) > 1:
         gaps_s = np.diff(begins_s)
-        durations_s = np.append(gaps_s, took_s[-1] if np.isfinite(took_s[-1]) else float(np.median(gaps_s)))
+        durations_s = np.append(gaps_s, took_s[-1] if np.isfinite(took_s[-1]) else median_s(gaps_s))
     if not np.isfinite(durations_s).all():
         raise ValueError("a request has neither a time nor a length")
     return durations_s[durations_s > 0], rates_bps[durations_s > 0]

@@ -69,7 +69,7 @@ def split_at_gaps(log: ThroughputLog) -> ThroughputLog:
     """
     if len(log.rates_bps) == 0:
         return log
-    usual_s = float(np.median(log.durations_s))
+    usual_s = median_s(log.durations_s)
     works = log.rates_bps > OUTAGE_SHARE * log.rates_bps.mean()
     gaps = np.flatnonzero(works & (log.durations_s > max(GAP_S, GAP_SAMPLES * usual_s)))
     if len(gaps) == 0:
@@ -79,6 +79,16 @@ def split_at_gaps(log: ThroughputLog) -> ThroughputLog:
     starts = sorted({*log.starts, *(int(gap) + 1 for gap in gaps if gap + 1 < len(durations_s))})
     form = f"{log.form}; {len(gaps)} gaps in time left out"
     return replace(log, durations_s=durations_s, starts=tuple(starts), form=form)
+
+
+def quantiles(values: Floats, shares: Floats) -> Floats:
+    """As `np.quantile`, which imports masked arrays for a tenth of a second."""
+    return np.interp(shares * (len(values) - 1), np.arange(len(values)), np.sort(values))
+
+
+def median_s(durations_s: Floats) -> float:
+    """The median; one second if there is none."""
+    return float(quantiles(durations_s, np.array([0.5]))[0]) if len(durations_s) else 1.0
 
 
 def joined(name: str, pieces: list[tuple[Floats, Floats]], form: str) -> ThroughputLog:

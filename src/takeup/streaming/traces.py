@@ -21,7 +21,7 @@ from takeup.streaming.player_logs import (
     log_of_puffer,
     with_stalls,
 )
-from takeup.streaming.throughput import ThroughputLog, joined, split_at_gaps
+from takeup.streaming.throughput import ThroughputLog, joined, median_s, split_at_gaps
 
 __all__ = ["ThroughputLog", "read_log", "read_logs"]
 
@@ -196,7 +196,7 @@ def _read_table(path: Path) -> tuple[Floats, Floats]:
     if (durations_s <= 0).any():
         line = int(np.argmax(durations_s <= 0)) + 3
         raise BadTrace(path, "time does not go forward; sort the samples by time", line=line, column="time_s")
-    return np.append(durations_s, np.median(durations_s) if len(durations_s) else 1.0), table["rate_bps"]
+    return np.append(durations_s, median_s(durations_s)), table["rate_bps"]
 
 
 def _check_log(path: Path, durations_s: Floats, rates_bps: Floats) -> None:

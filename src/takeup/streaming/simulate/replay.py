@@ -144,7 +144,7 @@ def fetch_bits(link: LogPlace, bits: float, limit_s: float) -> float:
         took_s += step_s
         link.at[1] -= step_s
         if took_s >= limit_s:
-            return took_s
+            return float(took_s)
         _next_sample(link)
 
 
