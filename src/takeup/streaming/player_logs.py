@@ -168,7 +168,7 @@ def log_of_events(path: Path, name: str) -> ThroughputLog:
         num_stalls = sum(re.search(STALL_EVENTS, json.dumps(record)) is not None for record in records)
         form = f"events of {product}: bytes and milliseconds of every segment"
         return log_of_sessions(name, [Session("", downloads, num_stalls)], form)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
         raise BadTrace(path, f"has an event that cannot be used ({error!r}); expected a segment in each") from error
 
 
