@@ -217,7 +217,7 @@ class _Part(NamedTuple):
 
 def _restarted(ascent: Ascent, aim_j: float, known_j: float) -> Ascent:
     """A copy that begins again at the best prices."""
-    copy = Ascent(*(each.copy() for each in ascent))
+    copy = Ascent._make(each.copy() for each in ascent)
     copy.prices[:] = copy.best
     copy.direction[:], copy.bound_j[:], copy.stale[:] = 0.0, np.inf, 0
     copy.aim_j[:], copy.known_j[:] = aim_j, known_j
@@ -303,4 +303,5 @@ def _by_floor(options: Options, prices_j: Floats, contiguous: bool) -> Options:
         size=np.take_along_axis(options.size, order, axis=1),
         ratio=np.take_along_axis(options.ratio, order, axis=1),
         floor_j=np.take_along_axis(floors_j, order, axis=1),
+        level=np.take_along_axis(options.level, order, axis=1),
     )

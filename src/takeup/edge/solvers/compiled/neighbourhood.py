@@ -338,16 +338,21 @@ def _choose_modulated(search: Search, plan: CorePlan, device: int, window_s: flo
         if options.end_s[device, at] > window_s or not up.may_have[size]:
             continue
         weight = options.end_s[device, at] * options.ratio[device, at]
-        for is_strict in (False, True):  # at last without prices, if the power is too much
+        reward = options.level[device, at]  # for each one in use, of a window with more subcarriers than are used
+        for attempt in range(3 if up.contiguous and reward > 0.0 else 2):  # 1: without prices
             for subcarrier in range(len(chosen.terms)):
                 own = weight * up.inverse[device, subcarrier]
-                priced = own if is_strict else own + factor * search.prices[subcarrier]
-                chosen.terms[subcarrier] = priced if plan.owner[subcarrier] < 0 else BLOCKED
-            if select(chosen, size, False, up.contiguous) >= BLOCKED / 2:
+                price = factor * search.prices[subcarrier] if attempt != 1 else 0.0
+                term = price + (min(0.0, own - reward) if attempt == 2 else own)
+                chosen.terms[subcarrier] = term if plan.owner[subcarrier] < 0 else BLOCKED
+            if select(chosen, size, attempt == 2, up.contiguous) >= BLOCKED / 2:
                 break
-            cost_j = _keep_group(search, device, window_s, factor, best_j)
+            count = 0
+            for at_member in range(len(chosen.members)):
+                count += chosen.members[at_member]
+            cost_j = _keep_group(search, device, window_s, factor, best_j) if up.may_have[count] else np.inf
             if cost_j < best_j:
-                best, best_j = size, cost_j
+                best, best_j = count, cost_j
                 break
     return best
 
