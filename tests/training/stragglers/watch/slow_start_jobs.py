@@ -85,7 +85,7 @@ def hf(num_steps: int) -> None:
 def one_f_one_b(num_steps: int) -> None:
     """A stage for each rank, four micro-batches, the stock schedule."""
     if RANK == 2:
-        HELD.extend([[] for _ in range(1_000_000)])  # what the collector has to look through
+        HELD.extend([[] for _ in range(250_000)])  # what the collector has to look through
     stage_module = Working(collects=True)
     stage = PipelineStage(stage_module, RANK, dist.get_world_size(), torch.device("cpu"))
     schedule = Schedule1F1B(stage, 4, loss_fn=nn.functional.mse_loss)

@@ -48,6 +48,7 @@ def test_a_finding_is_plain_values(session: WatchSession) -> None:
         "reason": "it computes",
         "excess_s": 0.0,
         "least_s": 0.0,
+        "cause": "",
     }
     assert values["lost_share"] == 0.29
 
