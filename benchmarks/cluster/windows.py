@@ -58,11 +58,13 @@ class Window:
 
 def windows(mix1: Path | None, openb: Path | None) -> Iterator[Window]:
     """All windows of the traces that are at hand, and of generated fleets."""
-    for num_nodes in MIX1_NODES if mix1 else ():
+    for num_nodes in MIX1_NODES if mix1 is not None else ():
+        assert mix1 is not None
         nodes, options = nodes_from(f"{num_nodes}x8"), TraceOptions(time_unit_s=60.0)
         policies = ALL if num_nodes == MIX1_NODES[0] else EVERY
         yield Window(f"MIX1/{num_nodes}", read_records(mix1, {}, nodes, options).loaded.workload, (2, 14), policies)
-    for num_nodes in OPENB_NODES if openb else ():
+    for num_nodes in OPENB_NODES if openb is not None else ():
+        assert openb is not None
         workload = on_few_nodes(openb / "openb_pod_list_default.csv", num_nodes)
         yield from (Window(f"openb/{num_nodes}, {first}-{last}", workload, (first, last)) for first, last in OPENB_DAYS)
     for load in LOADS:

@@ -51,7 +51,7 @@ def prices_gpu_s(runs: Sequence[Run], now_s: float, rules: SchedulerRules) -> Fl
     """Prices in which a broken promise outweighs all others."""
     prices = np.array([price_gpu_s(run, now_s, rules) for run in runs], np.float64)
     is_dear = np.array([is_promised(run, now_s) for run in runs], np.bool_)
-    return prices + is_dear * (prices.sum() + 1.0)
+    return np.asarray(prices + is_dear * (prices.sum() + 1.0))
 
 
 def _evictable(state: State, pool: str, rules: SchedulerRules) -> list[Run]:

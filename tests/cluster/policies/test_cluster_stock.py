@@ -79,7 +79,7 @@ def starts_h(name: str, *jobs: tuple[Kind, float, float, float], num_nodes: int 
     """When each job of (kind, GPUs, submitted at, hours) first started, in hours."""
     times = [(kind, gpus, HOUR_S * submit_h, HOUR_S * hours) for kind, gpus, submit_h, hours in jobs]
     outcome = replay(workload(*times, nodes=(8,) * num_nodes), find_policy(name))
-    return (outcome.first_start_s / HOUR_S).tolist()
+    return [float(start_s) / HOUR_S for start_s in outcome.first_start_s]
 
 
 def test_easy_backfill_lets_a_job_pass_only_if_it_ends_before_the_first_can_start() -> None:

@@ -94,7 +94,7 @@ def demand_of(snapshot: PoolSnapshot) -> Counter[str]:
     for row, amount in zip(rows.tolist(), gpus.tolist(), strict=True):
         name = snapshot.jobs[row].organisation
         demand[name] = demand.get(name, 0.0) + amount
-    return Counter(demand)  # type: ignore[arg-type]
+    return Counter(demand)
 
 
 # A scheduler made of rules: it processes a state pool by pool, and decides what the rules say -------------------------

@@ -60,7 +60,7 @@ def from_state(state: State, pool: str, rules: SchedulerRules) -> PoolSnapshot:
     order = _by_submission(known, columns.submit_s)
     jobs = tuple(known[place] for place in order.tolist())
     sizes, healthy = [node.num_gpus for node in nodes], [node.healthy for node in nodes]
-    fleet = layout.empty_fleet(sizes, layout.JobArrays(*(each[order] for each in columns)), healthy)
+    fleet = layout.empty_fleet(sizes, layout.JobArrays._make(each[order] for each in columns), healthy)
     number_of = {node.name: number for number, node in enumerate(nodes)}
     numbers = np.empty(len(known), np.int64)
     numbers[order] = np.arange(len(known))

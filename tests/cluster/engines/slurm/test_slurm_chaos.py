@@ -111,7 +111,8 @@ def day(whole_lab: Lab, shared_nursery: Nursery) -> Iterator[Day]:
 
         wait_until(all_ran, "start of every job that may start", limit_s=200.0)
         until_s = time.monotonic() + AFTERWARDS_S
-        wait_until(lambda: seen.watch(lab) or time.monotonic() > until_s, "end of the day")
+        while time.monotonic() < until_s:
+            seen.watch(lab)
         shared_nursery.kill()
         seen.entries = shared_nursery.entries()
         yield seen
