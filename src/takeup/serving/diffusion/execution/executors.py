@@ -256,11 +256,15 @@ class CudaGraphExecutor:
 
     def puts_off(self, kind: Hashable, record: Callable[[], object]) -> bool:
         """Whether a new kind of call is made eagerly now; then `record` is called when there are no requests."""
+        if len(self._num_eager) > 16 * self._max_kinds:
+            self._num_eager.clear()
         self._num_eager[kind] += 1
         if not self._eager_first or self._num_eager[kind] > MAX_EAGER_CALLS:
             self._put_off.pop(kind, None)
             return False
         self._put_off[kind] = record
+        if len(self._put_off) > self._max_kinds:
+            del self._put_off[next(iter(self._put_off))]
         return True
 
     @torch.no_grad()
