@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
+from takeup.streaming.contract import Solver
 from takeup.streaming.model import Chain, Estimate, Player, QoeMetrics
 from takeup.streaming.numerics import censor, expm_of_rates
 
@@ -310,7 +311,7 @@ class Solution:
         return np.asarray(np.linalg.solve(-cycle, per_content), dtype=np.float64)
 
 
-class ChainSolver(ABC):
+class ChainSolver(Solver, ABC):
     """A solver that gives the solution of a chain for all thresholds."""
 
     name: str
