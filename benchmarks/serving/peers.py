@@ -122,7 +122,7 @@ GUIDED = {"guidance_scale": 5.0}
 def sdxl(found: Found, is_tiny: bool, folder: Path) -> Iterator[Row]:
     """The rows of SDXL, the most important ones first."""
     bench = Bench("cpu" if is_tiny else "cuda", is_tiny, 3 if is_tiny else 50, folder)
-    usual = partial(stock, num_steps=bench.num_steps, size_px=bench.models.size_px, **GUIDED)
+    usual: Any = partial(stock, num_steps=bench.num_steps, size_px=bench.models.size_px, **GUIDED)
     plain, own, merged = bench.models.plain, clone(bench.models), merged_models(bench)
     options = None if is_tiny else DEFAULT_OPTIONS
     found.measure("SDXL", "stock, eager", usual(plain), 3)
@@ -167,7 +167,7 @@ def measure_ours(found: Found, bench: Bench, compute: CudaGraphExecutor, name: s
 
 def first_images(found: Found, bench: Bench, options: dict[str, Any] | None) -> None:
     """The first image of a size that nothing was prepared for, as a server makes it; the next ones are captured."""
-    size = {"width_px": bench.models.size_px, "height_px": bench.models.size_px * 3 // 4}
+    size: dict[str, Any] = {"width_px": bench.models.size_px, "height_px": bench.models.size_px * 3 // 4}
     narrow = {"width": size["width_px"], "height": size["height_px"]}
     found.measure("SDXL 4:3", "stock, eager", stock(bench.models.plain, bench.num_steps, 0, **GUIDED, **narrow), 1)
     compute = CudaGraphExecutor(options, eager_first=True)

@@ -100,7 +100,12 @@ def test_controlnets_of_a_new_size_are_captured_after_their_request_has_gone() -
 def test_images_above_a_size_are_decoded_in_tiles() -> None:
     vae = copy.deepcopy(tiny(SDXL).vae)
     tiles: list[tuple[int, ...]] = []
-    vae.tiled_decode = lambda latents, **_: (tiles.append(tuple(latents.shape)), latents)[1:]
+
+    def tiled(latents: torch.Tensor, **_: Any) -> tuple[torch.Tensor]:
+        tiles.append(tuple(latents.shape))
+        return (latents,)
+
+    vae.tiled_decode = tiled
     decoded(vae, torch.zeros(1, 4, 4, 4), max_pixels=64)
     decoded(vae, torch.zeros(1, 4, 4, 8), max_pixels=63)
 

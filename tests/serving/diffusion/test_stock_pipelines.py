@@ -165,7 +165,7 @@ class FirstRowOnly(torch.nn.Module):
 @torch.no_grad()
 def merged(network: Any, file: Path, scale: float) -> None:
     """Write a LoRA for all layers of attention, and merge it by hand."""
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     random = torch.Generator().manual_seed(7)
     for name, layer in network.named_modules():
         if isinstance(layer, torch.nn.Linear) and re.search(r"attn\d?\.|attention\.", name):
@@ -185,7 +185,8 @@ def test_requests_with_and_without_a_lora_get_the_images_of_stock(name: str, tmp
     targets = LoraTargets.of(pipeline, has_text=False)
     loader = ThreadLoader({"style": tmp_path / "style.safetensors"}, targets)
     family = StockPipeline(pipeline)
-    engine = StepEngine(pipeline, family=family, add_ons=[Loras(family, loader)])
+    loras = Loras(family, loader)
+    engine = StepEngine(pipeline, family=family, add_ons=[loras])
     one = requests_for(plain)[0]
     asked = [replace(one, loras=(LoraUse("style", 0.5),)), one]
     tickets = [engine.enter(family.prepare(each, **inputs_of(pipeline, each))) for each in asked]
@@ -195,7 +196,7 @@ def test_requests_with_and_without_a_lora_get_the_images_of_stock(name: str, tmp
 
     assert gap(*theirs) > 100 * ROUNDING
     assert max(gap(mine, its) for mine, its in zip(ours, theirs, strict=True)) < ROUNDING
-    engine.add_ons[0].close()
+    loras.close()
 
 
 def test_calls_that_would_differ_together_are_never_shared() -> None:

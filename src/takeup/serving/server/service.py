@@ -251,7 +251,7 @@ class Service:
         self, tenant: str, asked: ImageRequestBody, adapters: list[RegisteredAdapter], files: EditFiles | None
     ) -> list[ImageJob]:
         controls = tuple([await self._control(one, number) for number, one in enumerate(asked.requested_controls)])
-        edit, references = None, ()
+        edit, references = None, tuple[object, ...]()
         if files is not None:
             references = await self._references(files)
             assert isinstance(asked, EditForm)

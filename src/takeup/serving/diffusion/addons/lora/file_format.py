@@ -268,9 +268,12 @@ def _open(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 def _alpha_metadata(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     beside = path.parent / "adapter_config.json"
-    texts = [metadata.get("lora_adapter_metadata"), beside.read_bytes() if beside.is_file() else None]
+    texts: list[str | bytes | None] = [
+        metadata.get("lora_adapter_metadata"),
+        beside.read_bytes() if beside.is_file() else None,
+    ]
     told: dict[str, Any] = {}
-    for text in filter(None, texts):
+    for text in (one for one in texts if one):
         try:
             told.update(json.loads(text))
         except (ValueError, TypeError, RecursionError) as problem:
