@@ -54,7 +54,9 @@ class Auto:
 
 def best_answer(instance: Instance, used: Used = unlimited, start: Allocation | None = None) -> Answer:
     """The best answer within a time budget, also from the plan of the last epoch; it has a bound and prices."""
-    return for_the_most_promising(instance, lambda small: _best(small, used, start if small is instance else None))
+    return for_the_most_promising(
+        instance, "auto", lambda small: _best(small, used, start if small is instance else None)
+    )
 
 
 def _best(instance: Instance, used: Used, start: Allocation | None) -> Answer:

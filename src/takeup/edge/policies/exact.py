@@ -51,7 +51,7 @@ class Exact:
 
     def allocate(self, instance: Instance) -> Answer:
         """The best allocation, with a bound that is next to it unless the instance is too large."""
-        return for_the_most_promising(instance, self._searched)
+        return for_the_most_promising(instance, self.name, self._searched)
 
     def _searched(self, instance: Instance) -> Answer:
         market = Market(instance)

@@ -22,7 +22,7 @@ class Greedy:
 
     def allocate(self, instance: Instance) -> Answer:
         """The plan that grows at prices, with their bound."""
-        return for_the_most_promising(instance, self._grown)
+        return for_the_most_promising(instance, self.name, self._grown)
 
     def _grown(self, instance: Instance) -> Answer:
         market = Market(instance)

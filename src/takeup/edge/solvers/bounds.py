@@ -42,7 +42,7 @@ def with_bound(instance: Instance, answer: Answer, bound_j: float | None) -> Ans
 MOST_DEVICES = 2_000
 
 
-def for_the_most_promising(instance: Instance, solve: Callable[[Instance], Answer]) -> Answer:
+def for_the_most_promising(instance: Instance, policy: str, solve: Callable[[Instance], Answer]) -> Answer:
     """The answer of `solve`; of too many devices it sees those with the most to save among similar deadlines."""
     if 0 < instance.num_devices <= MOST_DEVICES:
         return solve(instance)
@@ -53,7 +53,7 @@ def for_the_most_promising(instance: Instance, solve: Callable[[Instance], Answe
     reasons = np.where(reach_j > 0, np.int8(Reason.CROWDED_OUT), np.int8(Reason.NO_SAVING))
     if len(chosen) == 0:
         nothing = Allocation.local(instance)
-        return Answer("local", nothing, 0.0, reasons, priced.bound_j, prices=priced.prices)
+        return Answer(policy, nothing, 0.0, reasons, priced.bound_j, prices=priced.prices)
     answer = solve(instance.only(chosen))
     reasons[chosen] = answer.reasons
     spread = answer.allocation.spread(instance, chosen)
