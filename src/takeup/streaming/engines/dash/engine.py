@@ -113,13 +113,10 @@ class DashEngine:
             raise BadInput(
                 f"max_users is {cell.max_users}; this engine opens two sockets each for at most {MOST_USERS}"
             )
-        if (link_bps := cell.capacity_bps * self.speedup) > MOST_BPS:
-            found = f"the link would carry {link_bps / 1e6:.0f} Mbit/s, this engine at most {MOST_BPS / 1e6:.0f}"
-            raise BadInput(f"{found}; lower the speed-up, or the capacity and bitrate of the cell together")
         return DashPlan(
             num_videos=num_videos,
             expected_s=(num_videos / cell.arrivals_per_s + cell.mean_video_s) / self.speedup,
-            link_bps=link_bps,
+            link_bps=cell.capacity_bps * self.speedup,
             speedup=self.speedup,
             segment_bytes=math.ceil(cell.bitrate_bps * self.segment_s / 8),
             max_users=cell.max_users,
@@ -128,6 +125,9 @@ class DashEngine:
     def download(self, cell: Cell, num_videos: int, rng: Generator) -> Downloads:
         """Let the videos happen."""
         plan = self.plan(cell, num_videos)
+        if plan.link_bps > MOST_BPS:
+            found = f"the link would carry {plan.link_bps / 1e6:.0f} Mbit/s, this engine at most {MOST_BPS / 1e6:.0f}"
+            raise BadInput(f"{found}; lower the speed-up, or the capacity and bitrate of the cell together")
         ring = CellEmulator(cell, UserSpaceLink(plan.link_bps / 8), rng, self.speedup, self.segment_s)
         try:
             sessions = asyncio.run(asyncio.wait_for(ring.run(num_videos), plan.limit_s))
