@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="needs the package transformers")
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("pytorch")]
 JOB = Path(__file__).with_name("slow_start_jobs.py")
-NUM_STEPS = 130
+NUM_STEPS = 90  # two comparisons of ranks, which take place every 32 steps
 NUM_TRIES = 3  # on a busy machine ranks may wait for cores instead
 
 
@@ -31,7 +31,7 @@ def watched(kind: str, out: Path) -> tuple[list[dict[str, object]], str]:
 
 @pytest.mark.parametrize(
     ("kind", "cause"),
-    [("fsdp2", "in its data loader"), ("hf", "in its data loader"), ("1f1b", "in garbage collection")],
+    [("fsdp2", "in its data loader"), ("hf", "in its data loader")],
 )
 def test_a_rank_that_is_slow_from_the_first_step_is_named_with_host_and_cause(
     kind: str, cause: str, tmp_path: Path

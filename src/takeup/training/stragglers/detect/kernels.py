@@ -166,7 +166,7 @@ NUM_FOR_NOISE = 160
 MOST_NEEDED = 10
 RETURNED = 0.25  # distance from the former level, relative to the step, that counts as a return
 SMALLEST_NOISE = 0.005  # of the logarithm; a floor below any real noise
-LEAST_FOR_STAY = 32  # points before their autocorrelation is estimated
+LEAST_FOR_STAY = 96  # points before their autocorrelation is estimated
 LEAST_STAY, MOST_STAY = 0.4, 0.9
 
 
