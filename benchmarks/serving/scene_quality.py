@@ -81,7 +81,7 @@ def calibration(painter: quality.Painter) -> tuple[tuple[Table, ...], tuple[Chec
     PIXEL_ERROR[kind] = fitted(first)
     others = replace(painter, seed=painter.seed + 100_000)
     second, bounded = measured(others, pipeline), measured(others, pipeline, max_error=BOUND)
-    lines = [
+    lines: list[tuple[Any, ...]] = [
         (f"{share:.0%}", *(float(np.mean(one)) for one in part[:, 1:].T), covered(part))
         for share in np.unique(second[:, 0])
         for part in [second[second[:, 0] == share]]
