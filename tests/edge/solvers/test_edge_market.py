@@ -22,6 +22,7 @@ from takeup.edge.solvers.compiled.core_schedules import Jobs, whole_runs_bound
 from takeup.edge.solvers.compiled.uplinks import BLOCKED, Selection, select
 from takeup.edge.solvers.market import Market
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
+from takeup.edge.traces.library import library_cell
 
 
 @given(instance=optioned_instances(most_devices=6, most_subcarriers=5))
@@ -159,3 +160,16 @@ def test_no_order_of_runs_earns_more_than_the_best_schedule(seed: int, count: in
 
     assert found_j == pytest.approx(every_order(jobs), rel=3e-9)
     assert shortened_j >= found_j * (1 - 2e-9)
+
+
+@pytest.mark.parametrize("number", [127, 150])
+def test_whole_schedules_bound_plans_whose_rates_are_steps(number: int) -> None:
+    market = Market(library_cell(number))  # a quick upload may gain less than a slow one, and still more than none
+    for _ in range(10):
+        market.improve_prices(20)
+        market.use_prices()
+        market.improve_plan(100)
+
+    market.bound_by_whole_runs(10)
+
+    assert market.worth_j <= market.bound_j

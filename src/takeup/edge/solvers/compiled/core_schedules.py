@@ -48,9 +48,9 @@ def earnings(up: Uplinks, options: Options, prices: Floats, edges_s: Floats, lat
             gain_j = each.worth_j - max(cost_j, options.floor_j[device, at])
             for slot in range(num_slots - 1, -1, -1):
                 limit_s = min(edges_s[slot + 1], latest_s[device]) - each.release_s
-                if limit_s < options.begin_s[device, at] or gain_j <= earned_j[device, slot]:
+                if limit_s < options.begin_s[device, at]:
                     break
-                earned_j[device, slot] = gain_j
+                earned_j[device, slot] = max(earned_j[device, slot], gain_j)
     return earned_j
 
 
