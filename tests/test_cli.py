@@ -235,7 +235,7 @@ BAD_FILES = {
     "unknown_block.csv": (TASKS + "t,1,,a,5\nu,1,a z,b,5\n", "line 3, column 'inputs': block 'z' is no output"),
     "negative.csv": (TASKS + "t,1,,a,-5\n", "line 2, column 'output_bytes': '-5' is not a whole number"),
     "compute.csv": (TASKS + "t,slow,,a,5\n", "line 2, column 'compute_s'"),
-    "unknown_column.csv": ("object,time\nx,1\n", "'key'"),
+    "unknown_column.csv": ("object,time\nx,1\n", "column 'task'"),
     "empty.csv": ("", "is empty"),
     "no_log.json": ("{}\n", "one JSON event"),
 }

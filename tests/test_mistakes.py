@@ -65,7 +65,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a table for a report": (("run-again", "two.csv"), ("two.csv", "give a report")),
     "a folder that cannot be written": (("doctor", "--out", "/proc/none"), ("/proc/none", "choose another place")),
     "a log without its column": (("streaming", "fit", "two.csv"), ("two.csv", "'rate_bps'")),
-    "a task table without its columns": (("caching", "compare", "lru", "--trace", "two.csv"), ("two.csv", "key")),
+    "a task table without its columns": (("caching", "compare", "lru", "--trace", "two.csv"), ("two.csv", "'task'")),
     "a cell without its gains": (("edge", "solve", "cell.json"), ("'gains' is missing", "each device")),
     "no kubeconfig": (("cluster", "run", "gfs", "--engine", "kubernetes", "--dry-run"), ("kubeconfig", "--kubeconfig")),
     # half answers, poor answers

@@ -67,7 +67,7 @@ def test_the_package_of_the_guide_is_compared_with_ours(install: Install, run: R
     ("domain", "module", "find"),
     [
         ("cluster", "from takeup.cluster.policies import POLICIES\nX = POLICIES['fifo']\n", find_scheduler),
-        ("edge", "from takeup.edge.policies import POLICIES\nX = POLICIES['joint']\n", find_allocation),
+        ("edge", "from takeup.edge.policies import POLICIES\nX = POLICIES['greedy']\n", find_allocation),
         ("training", "from takeup.training.pipelines.planners import POLICIES\nX = POLICIES['gpipe']\n", find_planner),
     ],
 )

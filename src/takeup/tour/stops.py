@@ -89,7 +89,7 @@ STOPS = (
     ),
     TourStop(
         "edge",
-        "Devices that join one by one leave savings behind.",
+        "Radio and CPU are planned one by one.",
         {
             "domain": "edge",
             "verb": "compare",

@@ -182,7 +182,7 @@ def test_a_full_disk_is_a_507_and_the_connection_stays_usable(number: int, monke
     with house(Painter()) as client:
         registry = app_of(client).state.service.adapter_registry
 
-        def full(*_: Any) -> None:
+        def full(*_: Any, **__: Any) -> None:
             raise OSError(number, "no space")
 
         monkeypatch.setattr(registry, "add", full)

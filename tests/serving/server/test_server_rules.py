@@ -33,7 +33,7 @@ from takeup.serving.server.backends import ImageJob, JobHandle
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.settings import ServerLimits, ServerPolicies, ServerSettings
 from takeup.serving.simulate.instance import InstancePolicies as InstanceRules
-from takeup.serving.simulate.instance import Tiers, simulate_queue
+from takeup.serving.simulate.instance import simulate_queue
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"
@@ -65,7 +65,7 @@ def simulated(wishes: Sequence[Loras], order: str, patience: int) -> list[int]:
         Arrival(number, 0.5 * (number > 0), 1, loras=loras, load_s=(0.0,) * len(loras))
         for number, loras in enumerate(wishes)
     ]
-    rules = InstanceRules(one_by_one, Tiers(ADAPTER_POLICIES["lru"], num_device=99), ORDERS[order], patience)
+    rules = InstanceRules(one_by_one, ADAPTER_POLICIES["lru"], 99, ORDERS[order], patience)
     design = Design("one at a time", RowCosts(((2, 1.0),)))
     outcome = simulate_queue(
         arrivals, design, num_gpus=1, rules=rules, route=ROUTES["least_busy"], admit=Admission(math.inf)

@@ -73,10 +73,15 @@ def standings(logs: Sequence[CallLog]) -> list[RankStanding]:
 
 
 def _shared_pauses(owns_s: Sequence[Floats], iteration_s: float) -> tuple[float, int]:
-    """Seconds per iteration of the pauses that all ranks make in the same iterations, and their number."""
+    """Seconds per iteration of the pauses that all ranks make in the same iterations, and their number.
+
+    Slow iterations in one half alone are a warm-up, or a change, and no habit.
+    """
     number = min(map(len, owns_s))
     more_s = np.min([each[-number:] - np.median(each) for each in owns_s], axis=0)
     is_pause = more_s > LEAST_SHARED * iteration_s
+    if not (is_pause[: number // 2].any() and is_pause[number // 2 :].any()):
+        return 0.0, 0
     return float(more_s[is_pause].sum() / number), int(is_pause.sum())
 
 
