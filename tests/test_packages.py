@@ -35,7 +35,7 @@ def other_pythons() -> list[str]:
 
 
 def _path(version: str) -> str:
-    words = [UV, "python", "find", "--offline", "--no-project", version]
+    words = [str(UV), "python", "find", "--offline", "--no-project", version]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     return done.stdout.strip() if done.returncode == 0 else str(pyenv[-1]) if pyenv else ""

@@ -42,7 +42,7 @@ from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
 from takeup.serving.scheduling.queue import Admission
 from takeup.serving.scheduling.routing import least_busy
 from takeup.serving.simulate.designs import Counts, counts_of, measured_design
-from takeup.serving.simulate.instance import InstancePolicies, Tiers, simulate_queue
+from takeup.serving.simulate.instance import InstancePolicies, simulate_queue
 from takeup.serving.traces.arrivals import poisson_arrivals
 
 MODEL, SIZE = "takeup/tiny-sdxl", "32x32"
@@ -216,7 +216,7 @@ def say(text: str) -> None:
 def simulate(load: Load, design: Design) -> tuple[list[float], list[float]]:
     """The same requests in virtual time: how long they wait, and the whole."""
     arrivals = [Arrival(number, came_s - load.came_s[0], NUM_STEPS) for number, came_s in enumerate(load.came_s)]
-    rules = InstancePolicies(Grouping(MAX_ROWS), Tiers(ADAPTER_POLICIES["lru"]))
+    rules = InstancePolicies(Grouping(MAX_ROWS), ADAPTER_POLICIES["lru"])
     outcome = simulate_queue(arrivals, design, num_gpus=1, rules=rules, route=least_busy, admit=Admission())
     waits_s = [one.start_s - one.arrival.arrival_s for one in outcome.served]
     return waits_s, [one.latency_s for one in outcome.served]

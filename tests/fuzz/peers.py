@@ -39,7 +39,7 @@ def _lora() -> tuple[bytes, ...]:
     kohya = {"lora_unet_mid_to_q.lora_down.weight": part, "lora_unet_mid_to_q.lora_up.weight": part.T.copy()}
     told = {"unet.r": 2, "unet.lora_alpha": 6, "unet.alpha_pattern": {"mid.to_q": 2}}
     about = {"lora_adapter_metadata": json.dumps(told), "format": "pt"}
-    return save(peft, about), save(kohya | {"lora_unet_mid_to_q.alpha": np.float32([4.0])})
+    return save(peft, about), save(kohya | {"lora_unet_mid_to_q.alpha": np.full(1, 4.0, np.float32)})
 
 
 def _read_lora(path: Path) -> object:
