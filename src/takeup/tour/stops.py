@@ -89,7 +89,7 @@ STOPS = (
     ),
     TourStop(
         "edge",
-        "Radio and CPU are planned one by one.",
+        "Radio and CPU are planned separately.",
         {
             "domain": "edge",
             "verb": "compare",
