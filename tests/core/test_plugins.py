@@ -14,7 +14,7 @@ import pytest
 from command_line import Run, assert_one_sentence, rows_of
 from takeup.caching import find_policy
 from takeup.cluster.policies import find_policy as find_scheduler
-from takeup.core.plugins import installed
+from takeup.core.lazy import installed
 from takeup.edge.policies import find_policy as find_allocation
 from takeup.errors import BadInput, UnknownName
 from takeup.training.pipelines.planners import find_policy as find_planner

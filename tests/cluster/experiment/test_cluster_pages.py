@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from takeup.cluster.experiment.live import HEALTHY_S, _LiveRun
-from takeup.cluster.experiment.pages import serve_pages
 from takeup.cluster.experiment.scenario import ClusterScenario
 from takeup.cluster.model import Decision, Node, State
-from takeup.errors import BadInput, TakeupError
+from takeup.errors import TakeupError
 
 
 @dataclass
@@ -88,9 +87,3 @@ def test_a_controller_without_rounds_is_not_healthy(run: _LiveRun) -> None:
 def test_other_pages_are_not_found_and_a_query_changes_nothing(run: _LiveRun) -> None:
     assert read(run, "/secrets")[0] == 404
     assert read(run, "/metrics?x=1")[0] == 200
-
-
-@pytest.mark.parametrize("address", ["nowhere:port", "127.0.0.1:99999", ":"])
-def test_an_address_that_is_none_is_named(address: str) -> None:
-    with pytest.raises(BadInput, match="give '--listen HOST:PORT'"):
-        serve_pages(address, {})

@@ -9,7 +9,7 @@ from takeup.caching.policies.lerc import LeastEffectiveReferenceCount
 from takeup.caching.policies.lrc import LeastReferenceCount
 from takeup.caching.policies.lru import FirstInFirstOut, LeastRecentlyUsed, SparkEviction
 from takeup.caching.policies.mrd import MostReferenceDistance
-from takeup.core import plugins
+from takeup.core import lazy
 from takeup.errors import BadInput
 
 POLICIES: dict[str, PolicySpec] = {
@@ -28,7 +28,7 @@ POLICIES: dict[str, PolicySpec] = {
 def find_policy(text: str) -> PolicySpec:
     """`lerc`, `lerc+admission` or `dag-admission`: a policy with its own default, with or without admission."""
     name, sign, option = text.replace("-", "+").partition("+")
-    spec = plugins.find_policy("caching", name, POLICIES, ("name", "make", "uses_table"))
+    spec = lazy.find_policy("caching", name, POLICIES, ("name", "make", "uses_table"))
     if not sign:
         return _with_admission(spec, spec.name, spec.admission)
     if option != "admission":

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from http.server import ThreadingHTTPServer
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from takeup.cluster.contract import ClusterEngine
 from takeup.cluster.engines import find_engine
-from takeup.cluster.experiment.pages import Page, serve_pages
 from takeup.cluster.experiment.replays import scheduler_of
 from takeup.cluster.experiment.scenario import DAY_S, ClusterScenario, report_on
 from takeup.cluster.model import Decision, State, Workload
@@ -27,6 +25,7 @@ from takeup.cluster.simulate import replay
 from takeup.core.clock import Clock, WallClock
 from takeup.core.control import ApplyOutcome, ControlLoop
 from takeup.core.files import write_atomically
+from takeup.core.pages import Page, PageServer
 from takeup.core.report import Report, Table
 from takeup.errors import BadInput, MissingEngine, TakeupError
 
@@ -93,7 +92,7 @@ class _LiveRun:
     diary: views.DecisionLog = field(default_factory=views.DecisionLog, init=False)
     problems: list[str] = field(default_factory=list, init=False)
     days: list[Table] = field(default_factory=list, init=False)
-    pages: ThreadingHTTPServer | None = field(default=None, init=False)
+    pages: PageServer | None = field(default=None, init=False)
     text: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +105,7 @@ class _LiveRun:
         self.loop = ControlLoop(self.clock, self.watched, scheduler, period_s, dry_run=scenario.dry_run, **hear)
         if scenario.listen is not None:
             pages: dict[str, Page] = {"/metrics": lambda: (True, self.text), "/healthz": self._health}
-            self.pages = serve_pages(scenario.listen, pages | {"/readyz": self._readiness})
+            self.pages = PageServer(scenario.listen, pages | {"/readyz": self._readiness})
 
     def go(self) -> None:
         """Work until the time is over; an interrupt ends it, and the report follows."""
@@ -139,8 +138,7 @@ class _LiveRun:
     def close(self) -> None:
         """Close the pages, and the engine if it can be closed; a failure is part of the report."""
         if self.pages is not None:
-            self.pages.shutdown()
-            self.pages.server_close()
+            self.pages.close()
         try:
             getattr(self.engine, "close", lambda: None)()
         except TakeupError as error:

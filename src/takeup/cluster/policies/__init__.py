@@ -8,7 +8,7 @@ from takeup.cluster.contract import NoQuota, QuotaSource
 from takeup.cluster.policies import baselines, gfs
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.scheduling.rules import SchedulerRules
-from takeup.core import plugins
+from takeup.core import lazy
 
 POLICIES: dict[str, SchedulerRules] = {
     "fifo": baselines.FIFO,
@@ -45,5 +45,5 @@ POLICIES: dict[str, SchedulerRules] = {
 
 def find_policy(name: str, quota_source: QuotaSource | None = None) -> RuleBasedScheduler:
     """A fresh scheduler; those that use no quota never ask the source."""
-    rules = plugins.find_policy("cluster", name, POLICIES, SchedulerRules._fields)
+    rules = lazy.find_policy("cluster", name, POLICIES, SchedulerRules._fields)
     return RuleBasedScheduler(name, rules, quota_source or NoQuota())

@@ -1,6 +1,6 @@
 """All policies by name. To add one: a file here, a line below, a test, a row in the domain's README."""
 
-from takeup.core import plugins
+from takeup.core import lazy
 from takeup.edge.contract import Policy
 from takeup.edge.policies.auto import Auto
 from takeup.edge.policies.exact import Exact
@@ -11,4 +11,4 @@ POLICIES: dict[str, Policy] = {"auto": Auto(), "exact": Exact(), "greedy": Greed
 
 def find_policy(name: str) -> Policy:
     """The policy of this name."""
-    return plugins.find_policy("edge", name, POLICIES, ("name", "ignores_cpu", "allocate"))
+    return lazy.find_policy("edge", name, POLICIES, ("name", "ignores_cpu", "allocate"))

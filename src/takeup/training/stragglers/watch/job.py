@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from takeup.core.pages import PageServer
 from takeup.training.stragglers.contract import Finding
 from takeup.training.stragglers.remedy.remediation import WatchSettings
 from takeup.training.stragglers.watch import launch, reports
@@ -178,13 +179,13 @@ def _metrics(asked: WatchOptions, session: WatchSession, say: Say) -> Iterator[N
     if asked.metrics_port is None:
         yield
         return
-    server = reports.serve_metrics((asked.metrics_host, asked.metrics_port), lambda: reports.metrics_of(session))
+    pages = {"/metrics": lambda: (True, reports.metrics_of(session))}
+    server = PageServer(f"{asked.metrics_host}:{asked.metrics_port}", pages)
     say(f"takeup: metrics at http://{asked.metrics_host}:{server.server_address[1]}/metrics")
     try:
         yield
     finally:
-        server.shutdown()
-        server.server_close()
+        server.close()
 
 
 @contextmanager

@@ -4,9 +4,8 @@ import json
 import shlex
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.files import write_atomically
-from takeup.errors import BadInput
 from takeup.training.stragglers.contract import STEP_GROUP, CallLog, Finding, Operation, SlowdownEvent, Suspect
 from takeup.training.stragglers.watch.agent import host_name
 from takeup.training.stragglers.watch.ring import HeaderWord
@@ -202,54 +200,6 @@ def metrics_of(session: WatchSession) -> str:
         ranks = ",".join(map(str, suspect.ranks))
         lines.append(f'takeup_watch_slow{{kind="{suspect.kind}",ranks="{ranks}"}} {suspect.factor:g}')
     return "\n".join(lines) + "\n"
-
-
-MOST_READERS, READ_LIMIT_S = 8, 5.0  # connections to the page of metrics, and seconds that one may be silent
-
-
-class _MetricsServer(ThreadingHTTPServer):
-    """A few connections at a time: further ones are closed, so that strangers cost no threads."""
-
-    def __init__(self, address: tuple[str, int], page: type[BaseHTTPRequestHandler]) -> None:
-        self._slots = threading.BoundedSemaphore(MOST_READERS)
-        super().__init__(address, page)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-
-def serve_metrics(address: tuple[str, int], page: Callable[[], str]) -> ThreadingHTTPServer:
-    """Serve the metrics at an address until shut down."""
-
-    class Page(BaseHTTPRequestHandler):
-        timeout = READ_LIMIT_S
-
-        def do_GET(self) -> None:
-            body = page().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002  the name it has there
-            """Suppress request logging."""
-
-    try:
-        server = _MetricsServer(address, Page)
-    except OSError as error:
-        raise BadInput(f"no metrics on port {address[1]}: {error.strerror}; give another port, or 0 for any") from error
-    threading.Thread(target=server.serve_forever, name="takeup-watch-metrics", daemon=True).start()
-    return server
 
 
 # Report to the cluster scheduler --------------------------------------------------------------------------------------
