@@ -59,7 +59,7 @@ WITH_REPORT = [
     ("caching", "compare", "lru,lerc", "--cost-model", "parallel", "--profile", "online", "--disk-bytes-per-s", "5e7"),
     ("caching", "run", "lerc", "--workload", "scan", "--working-set", "300kB"),
     ("caching", "run", "lerc", "--workload", "scan", "--dry-run", "--capacity", "10%"),
-    ("caching", "whatif", DATA / "zip.eventlog", "--policies", "lru,min", "--capacity", "50%"),
+    ("caching", "whatif", DATA / "zip.eventlog", "--policies", "lru,belady", "--capacity", "50%"),
     ("doctor",),
 ]
 

@@ -13,7 +13,7 @@ from takeup.core.report import Check, Column, Table
 
 NUM_VALUES, NUM_CHOICES, SIZE_BYTES = 100_000, 20_000, 1_000_000
 VICTIM_US = 50.0
-POLICIES = ("lrc", "lerc", "mrd", "next", "dag")
+POLICIES = ("lrc", "lerc", "mrd", "furthest_next_use", "dag")
 
 
 def victim_choices() -> tuple[Table, Check]:

@@ -53,7 +53,7 @@ def replay_file(policy: str, path: Path) -> tuple[float, CachingResult]:
 
 def policy_row(policy: str, path: Path) -> tuple[str, float, float, float, float, float]:
     """Both programs under one policy; libCacheSim's Belady refuses blocks that come too late."""
-    cpu_s, result = replay_file("min-admission" if policy == "min" else policy, path)
+    cpu_s, result = replay_file("belady-admission" if policy == "belady" else policy, path)
     theirs = peer.run_peer(policy, path, CACHE_SIZE, tuned=True, num_repeats=NUM_REPEATS)
     rates = NUM_REQUESTS / cpu_s / 1e6, NUM_REQUESTS / theirs.whole_cpu_s / 1e6
     return policy, *rates, rates[0] / rates[1], 1 - result.hit_share, theirs.miss_share

@@ -16,7 +16,7 @@ import libcachesim
 PEERS = {
     "lru": libcachesim.LRU,
     "fifo": libcachesim.FIFO,
-    "min": libcachesim.Belady,
+    "belady": libcachesim.Belady,
 }
 DEFAULT_HASH_BITS = 24
 

@@ -77,7 +77,7 @@ def eviction_row(name: str, accesses: Sequence[Access], capacity: int) -> Row:
         )
         return replayed.num_loads / lru.num_loads
 
-    in_order = (share(policy, queue) for policy in ("lerc", "next") for queue in QUEUES)
+    in_order = (share(policy, queue) for policy in ("lerc", "furthest_next_use") for queue in QUEUES)
     any_order = (share("lerc", queue, patience=queue) for queue in QUEUES)
     best = optimum(accesses, capacity) / lru.num_loads
     once = len({(access.instance, one) for access in accesses for one in access.adapters}) / lru.num_loads
@@ -165,7 +165,8 @@ def routing_rows(name: str, accesses: Sequence[Access]) -> list[Row]:
 
 
 def eviction_table(rows: Sequence[Row]) -> Table:
-    names = ["lfu", "gdsf"] + [f"{policy}, queue {queue}" for policy in ("lerc", "next") for queue in QUEUES]
+    names = ["lfu", "gdsf"]
+    names += [f"{policy}, queue {queue}" for policy in ("lerc", "furthest_next_use") for queue in QUEUES]
     names += [f"lerc, queue {queue}, any order" for queue in QUEUES] + ["optimum in order", "once"]
     columns = (Column("trace, size"), Column("lru", "loads/request"), *(Column(name, "x") for name in names))
     return Table("What leaves: loads as a share of LRU's", columns, tuple(rows), note=f"{NUM_INSTANCES} instances")

@@ -145,7 +145,7 @@ def test_a_task_table_is_compared_by_hand(jobs: str) -> None:
 
 
 def test_admission_keeps_the_pair(jobs: str) -> None:
-    report = run(scenario(trace=jobs, policies=["lerc+admission", "dag", "min"], capacities=["2"]), quiet=True)
+    report = run(scenario(trace=jobs, policies=["lerc+admission", "dag", "belady"], capacities=["2"]), quiet=True)
 
     assert [row["effective"] for row in rows(report)] == [1.0, 1.0, 1.0]
 

@@ -105,7 +105,7 @@ def test_a_cached_dataframe_that_fits_has_nothing_to_gain() -> None:
 
 
 def test_every_prediction_lies_in_its_range() -> None:
-    report = whatif("evict.eventlog.gz", policies=("spark", "lrc", "dag", "min"), capacities=("40%", "60%", "80%"))
+    report = whatif("evict.eventlog.gz", policies=("spark", "lrc", "dag", "belady"), capacities=("40%", "60%", "80%"))
 
     for row in report.tables[0].rows:
         hits, least_hits, most_hits = row[3:6]

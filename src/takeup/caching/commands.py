@@ -59,7 +59,7 @@ def _single(policy: str, verb: str) -> str:
 def caching() -> None:
     """DAG-aware cache eviction for data-parallel jobs (LRC, LERC).
 
-    Policies: lru spark fifo lrc lerc mrd next dag min; `lerc+admission` lets one refuse blocks.
+    Policies: lru spark fifo lrc lerc mrd furthest_next_use dag belady; `lerc+admission` lets one refuse blocks.
     Sizes: `2GB`, `512MiB`, or a share of the working set such as `40%`.
     """
 
@@ -145,7 +145,7 @@ def _run_spark(policy: str, command: tuple[str, ...], *, dry_run: bool, as_json:
 
 @caching.command()
 @click.argument("eventlog")
-@click.option("--policies", default="spark,lrc,lerc,dag,min", show_default=True, help="Compared with the first one.")
+@click.option("--policies", default="spark,lrc,lerc,dag,belady", show_default=True, help="Compared with the first one.")
 @click.option(
     "--capacity",
     default="recorded,50%,100%",

@@ -146,7 +146,7 @@ class Workload:
         return replace(self, block_bytes=np.maximum(1, np.floor(self.block_bytes * factor)).astype(np.int64))
 
     def positions_bytes(self) -> Ints:
-        """How many bytes the engine touches before each task: the distance scale of `next` and `dag`."""
+        """How many bytes the engine touches before each task: the distance scale of `furthest_next_use` and `dag`."""
         touched = np.zeros(self.num_tasks + 1, np.int64)
         for starts, blocks in ((self.input_starts, self.input_blocks), (self.output_starts, self.output_blocks)):
             running = np.concatenate(([0], np.cumsum(self.block_bytes[blocks])))

@@ -26,7 +26,7 @@ WHATIF_COLUMNS = (
     *(Column("read", "MB", digits=1), Column("written", "MB", digits=1), Column("task time", "s", digits=1)),
     *map(Column, ("ratio", "least", "most")),
 )
-OFFLINE = ("min",)  # they know what no engine can know
+OFFLINE = ("belady",)  # they know what no engine can know
 NEGLIGIBLE_SHARE = 0.02  # of the task time: less than what two runs of one application differ by
 
 

@@ -167,7 +167,7 @@ def test_mrd_takes_never_read_again_as_farthest() -> None:
 
 def test_mrd_cannot_tell_tasks_of_one_stage_apart_but_next_can() -> None:
     victims = []
-    for policy in ("mrd", "next"):
+    for policy in ("mrd", "furthest_next_use"):
         cache = Cache(policy, 2)
         cache.task("first", "a", position=10, stage=1)
         cache.task("second", "b", position=20, stage=1)
@@ -178,7 +178,7 @@ def test_mrd_cannot_tell_tasks_of_one_stage_apart_but_next_can() -> None:
 
 
 def test_next_looks_at_the_first_of_several_readers() -> None:
-    cache = Cache("next", 2)
+    cache = Cache("furthest_next_use", 2)
     cache.task("first", "a", position=10)
     cache.task("second", "b", position=20)
     cache.task("third", "a", position=99)
@@ -188,7 +188,7 @@ def test_next_looks_at_the_first_of_several_readers() -> None:
 
 
 def test_min_refuses_a_block_that_is_read_later_than_all_others() -> None:
-    cache = Cache("min", 2)
+    cache = Cache("belady", 2)
     for position, block in enumerate("abe"):
         cache.task(block, block, position)
     cache.fill("ab")
@@ -197,7 +197,7 @@ def test_min_refuses_a_block_that_is_read_later_than_all_others() -> None:
 
 
 def test_min_drops_the_block_that_is_read_last() -> None:
-    cache = Cache("min", 2)
+    cache = Cache("belady", 2)
     for position, block in enumerate("aeb"):
         cache.task(block, block, position)
     cache.fill("ab")
@@ -206,7 +206,7 @@ def test_min_drops_the_block_that_is_read_last() -> None:
 
 
 def test_min_drops_what_is_never_read_again_even_for_something_that_is_not_read_either() -> None:
-    cache = Cache("min", 2)
+    cache = Cache("belady", 2)
     cache.task("reader", "b")
     cache.fill("ab")
 
@@ -382,7 +382,7 @@ def test_a_refusal_says_why() -> None:
 
 
 def test_without_admission_min_lets_in_what_is_read_last() -> None:
-    cache = Cache("min-admission", 1)
+    cache = Cache("belady-admission", 1)
     cache.task("soon", "a", position=1)
     cache.task("later", "e", position=2)
     cache.fill("a")
@@ -407,14 +407,14 @@ def test_every_policy_is_found_by_its_name(name: str) -> None:
         ("lerc-admission", "lerc", False),
         ("dag-admission", "dag", False),
         ("dag+admission", "dag", True),
-        ("min-admission", "min", False),
+        ("belady-admission", "belady", False),
     ],
 )
 def test_admission_can_be_asked_for_and_turned_off(text: str, base: str, admission: bool) -> None:
     spec = find_policy(text)
 
     assert (spec.name, spec.base, spec.admission) == (text, base, admission)
-    assert spec.offline == (base == "min")
+    assert spec.offline == (base == "belady")
 
 
 def test_admission_needs_a_rank_to_compare_with() -> None:

@@ -13,7 +13,7 @@ from takeup.caching.policies import find_policy
 
 def names() -> list[str]:
     """Options that a policy has by default are written out by nobody; they are the same policy."""
-    return [name for name in VARIANTS if name not in ("dag+admission", "min+admission")]
+    return [name for name in VARIANTS if name not in ("dag+admission", "belady+admission")]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -47,7 +47,7 @@ def test_when_everything_is_pinned_nothing_leaves(name: str) -> None:
     assert (room.evict, room.admit) == ((), False)
 
 
-@pytest.mark.parametrize("name", ["dag", "min"])
+@pytest.mark.parametrize("name", ["dag", "belady"])
 @settings(max_examples=15, deadline=None)
 @given(script=scripts)
 def test_a_default_written_out_is_the_same_policy(name: str, script: Script) -> None:

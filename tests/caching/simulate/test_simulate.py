@@ -323,12 +323,14 @@ def two_jobs() -> WorkloadBuilder:
     return builder
 
 
-@pytest.mark.parametrize(("policy", "num_hits"), [("lrc", 0), ("lerc", 0), ("next", 0), ("min", 1)])
+@pytest.mark.parametrize(("policy", "num_hits"), [("lrc", 0), ("lerc", 0), ("furthest_next_use", 0), ("belady", 1)])
 def test_online_the_readers_of_a_job_are_unknown_until_it_starts(policy: str, num_hits: int) -> None:
     assert run(policy, two_jobs(), 2, profile="online").num_hits == num_hits
 
 
-@pytest.mark.parametrize(("policy", "num_hits"), [("lru", 0), ("lrc", 1), ("lerc", 1), ("next", 1), ("min", 1)])
+@pytest.mark.parametrize(
+    ("policy", "num_hits"), [("lru", 0), ("lrc", 1), ("lerc", 1), ("furthest_next_use", 1), ("belady", 1)]
+)
 def test_a_recurring_application_is_known_from_the_beginning(policy: str, num_hits: int) -> None:
     assert run(policy, two_jobs(), 2, profile="recurring").num_hits == num_hits
 
@@ -434,7 +436,7 @@ def test_no_policy_has_more_hits_than_min_when_a_task_holds_one_block(
     workload: Workload, capacity_bytes: int, name: str
 ) -> None:
     engine = EngineModel(capacity_bytes)
-    best = simulate(find_policy("min"), workload, engine).num_hits
+    best = simulate(find_policy("belady"), workload, engine).num_hits
 
     assert simulate(find_policy(name), workload, engine).num_hits <= best
 
@@ -460,13 +462,13 @@ def most_hits(requests: list[int], capacity: int) -> int:
 def test_min_finds_the_optimum_on_a_stream_of_reads(requests: list[int], capacity: int) -> None:
     letters = ["abcdef"[block] for block in requests]
 
-    assert run("min", tiny(*letters), capacity).num_hits == most_hits(requests, capacity)
+    assert run("belady", tiny(*letters), capacity).num_hits == most_hits(requests, capacity)
 
 
 def test_min_is_no_bound_where_a_pinned_input_keeps_an_output_out() -> None:
     builder = tiny("a", "b>c", "c", "b", "a", "c")
 
     # min takes b in, because it is read before a is, and then has no room for c while b is pinned.
-    assert run("min", builder, 1).num_hits == 1
+    assert run("belady", builder, 1).num_hits == 1
     # By count b is worth no more than a and stays out; c is read twice, so it may push a out, and is hit twice.
     assert run("lrc+admission", builder, 1).num_hits == 2

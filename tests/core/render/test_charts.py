@@ -12,7 +12,7 @@ from takeup.core.render.charts import to_png, to_svg, vega_lite
 from takeup.core.report import Cell, Report, Series
 
 KINDS: Any = ["line", "bar", "point", "step"]
-POLICIES = ("lru", "lrc", "lerc", "min", "lfu")
+POLICIES = ("lru", "lrc", "lerc", "belady", "lfu")
 
 
 def sweep(kind: Any = "line", facet: str | None = None, policies: Sequence[str] = POLICIES[:2]) -> Series:

@@ -88,7 +88,7 @@ def test_nobody_loads_less_than_the_optimum_or_more_than_everything(
 
 @given(traces, st.integers(1, 5))
 def test_who_sees_the_whole_queue_is_as_good_as_the_optimum(accesses: list[Access], capacity: int) -> None:
-    best = replay("next", accesses, capacity, look_ahead=100).num_loads
+    best = replay("furthest_next_use", accesses, capacity, look_ahead=100).num_loads
 
     assert best == fewest_possible(accesses, capacity)
 
@@ -167,7 +167,7 @@ def test_of_those_nobody_waits_for_the_rarely_used_leave_first() -> None:
 
 
 def test_what_is_wanted_last_leaves_first() -> None:
-    cache = ADAPTER_POLICIES["next"]()
+    cache = ADAPTER_POLICIES["furthest_next_use"]()
     for adapter in (1, 2, 3):
         cache.used(adapter)
 
@@ -176,7 +176,7 @@ def test_what_is_wanted_last_leaves_first() -> None:
 
 
 def test_only_some_policies_look_at_the_queue() -> None:
-    assert {name for name, policy in ADAPTER_POLICIES.items() if policy.look_ahead} == {"lerc", "next"}
+    assert {name for name, policy in ADAPTER_POLICIES.items() if policy.look_ahead} == {"lerc", "furthest_next_use"}
 
 
 def test_the_request_that_loads_least_is_served_first() -> None:

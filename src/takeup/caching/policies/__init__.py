@@ -19,9 +19,9 @@ POLICIES: dict[str, PolicySpec] = {
     "lrc": PolicySpec("lrc", LeastReferenceCount, uses_table=True),
     "lerc": PolicySpec("lerc", LeastEffectiveReferenceCount, uses_table=True),
     "mrd": PolicySpec("mrd", MostReferenceDistance, uses_table=True),
-    "next": PolicySpec("next", FurthestNextUse, uses_table=True),
+    "furthest_next_use": PolicySpec("furthest_next_use", FurthestNextUse, uses_table=True),
     "dag": PolicySpec("dag", DagValue, uses_table=True, admission=True),
-    "min": PolicySpec("min", FurthestNextUse, uses_table=True, admission=True, offline=True),
+    "belady": PolicySpec("belady", FurthestNextUse, uses_table=True, admission=True, offline=True),
 }
 
 

@@ -1,4 +1,6 @@
-"""Belady's rule: drop the block whose next reader is the farthest away. `next` on what is announced, `min` on all.
+"""Drop the block whose next reader is the farthest away: Belady's rule.
+
+`furthest_next_use` goes by the consumers that are announced, `belady` by those of the whole future.
 
 Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 1966. The engine's queue
 is real knowledge that counts throw away: blocks with equal counts are told apart by *when* they are needed.

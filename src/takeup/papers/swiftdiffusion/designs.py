@@ -200,7 +200,7 @@ def look_ahead(expected: Numbers) -> Findings:
                 for name, settings in (
                     ("lru", {}),
                     ("lerc", {"look_ahead": queue}),
-                    ("next", {"look_ahead": 400}),
+                    ("furthest_next_use", {"look_ahead": 400}),
                     ("lerc", {"look_ahead": queue, "choose": shared_loads, "patience": queue}),
                 )
             )

@@ -41,7 +41,11 @@ QUEUE_OPTIONS: dict[str, dict[str, Any]] = {
         "help": "Queue order: in_order, fewest_loads or shared_loads.",
     },
     "--route": {"default": "affinity", "show_default": True, "help": "Routing: affinity or least_busy."},
-    "--eviction": {"default": "lerc", "show_default": True, "help": "Eviction policy: lru, lfu, gdsf, lerc or next."},
+    "--eviction": {
+        "default": "lerc",
+        "show_default": True,
+        "help": "Eviction policy: lru, lfu, gdsf, lerc or furthest_next_use.",
+    },
     "--cache": {"default": 10, "show_default": True, "help": "LoRAs cached in the memory of an instance."},
     "--costs": {"help": "A .toml file with measured seconds per step by rows; those of one H800 if absent."},
     "--loads": {"default": "bandwidth", "show_default": True, "help": "Load times of LoRAs: bandwidth or gentd26."},

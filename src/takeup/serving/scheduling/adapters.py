@@ -183,7 +183,7 @@ ADAPTER_POLICIES: dict[str, type[AdapterPolicy]] = {
     "lfu": AdapterLFU,
     "gdsf": AdapterGDSF,
     "lerc": AdapterLERC,
-    "next": AdapterFurthestNextUse,
+    "furthest_next_use": AdapterFurthestNextUse,
 }
 
 

@@ -227,7 +227,7 @@ def test_a_late_word_of_an_earlier_installation_is_ignored(desk: Desk) -> None:
 
 
 def test_a_door_that_the_next_installation_has_opened_stays_open(desk: Desk) -> None:
-    following = Announcer("next", uses_table=True, follows_peers=False)
+    following = Announcer("furthest_next_use", uses_table=True, follows_peers=False)
     desk.announcer.stop()
     desk.scheduler.plugins[NAME] = following
     asyncio.run(following.start(desk.scheduler))

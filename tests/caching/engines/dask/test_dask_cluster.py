@@ -76,7 +76,7 @@ def is_idle(client: Any) -> bool:
     return counts.num_open_consumers == counts.num_pinned == int(client.run_on_scheduler(num_told)) == 0
 
 
-@pytest.mark.parametrize("policy", ["lru", "lrc", "lerc", "mrd", "next", "dag"])
+@pytest.mark.parametrize("policy", ["lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag"])
 def test_every_policy_gives_the_sums_of_stock_and_forgets_its_counts(client: Any, policy: str) -> None:
     install(client, policy)
     sums = scan(client, blocks(client), num_passes=2)
@@ -136,9 +136,9 @@ def test_installing_again_changes_the_policy(client: Any) -> None:
 
     install(client, "lrc")
     futures = blocks(client)
-    install(client, "next")
+    install(client, "furthest_next_use")
 
-    assert set(client.run(policy).values()) == {"next"}
+    assert set(client.run(policy).values()) == {"furthest_next_use"}
     assert scan(client, futures) == expected()
 
 
@@ -217,8 +217,8 @@ def test_a_scheduler_half_that_fails_sends_all_workers_back_to_stock(client: Any
 def test_an_unknown_policy_or_option_is_named(client: Any) -> None:
     with pytest.raises(UnknownName, match="did you mean 'lrc'"):
         install(client, "lrcc")
-    with pytest.raises(UnknownName, match="policy for Dask 'min'"):
-        install(client, "min")
+    with pytest.raises(UnknownName, match="policy for Dask 'belady'"):
+        install(client, "belady")
     with pytest.raises(UnknownName, match="did you mean 'clean_copies'"):
         install(client, clean_copy=True)
 

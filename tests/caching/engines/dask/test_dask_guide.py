@@ -49,7 +49,7 @@ READS: list[ConsumerUpdate] = [
     [
         ("lru", "abcd"),  # in the order in which they came
         ("lrc", "dbca"),  # 0, 1, 1, 3 readers
-        ("next", "dcba"),  # never, 4, 2, 1
+        ("furthest_next_use", "dcba"),  # never, 4, 2, 1
         ("mrd", "dbca"),  # never, stage 2, stage 2, stage 1
         ("dag", "dcba"),
     ],
@@ -74,7 +74,7 @@ def test_lerc_drops_the_peer_of_a_lost_block_first() -> None:
 
 
 def test_a_consumer_that_is_over_counts_no_more() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, *READS)
     store(guide, *"abc")
     hear(guide, ("first",), ("third",), ("fifth",))
@@ -111,7 +111,7 @@ def test_a_value_about_to_be_freed_that_finds_a_new_reader_stays() -> None:
     store(guide, "a", "b")
     guide.started("t", ["a"])
     guide.finished("t")
-    hear(guide, ("next", 9.0, 0.0, ("a",)))
+    hear(guide, ("furthest_next_use", 9.0, 0.0, ("a",)))
 
     assert (guide.order.victim(), guide.pending_frees.total_bytes) == ("a", 0)
 
@@ -148,7 +148,7 @@ def test_a_task_that_fails_releases_its_inputs_and_stays_announced() -> None:
 
 
 def test_inputs_of_a_task_that_waits_for_others_may_leave() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("t", 1.0, 1.0, ("a",)), ("u", 2.0, 1.0, ("b",)))
     store(guide, "a", "b")
     guide.started("t", ["a"])
@@ -168,7 +168,7 @@ def test_a_task_started_twice_pins_its_inputs_once() -> None:
 
 
 def test_a_block_fetched_by_the_worker_that_runs_its_reader_is_needed_here_no_more() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("near", 1.0, 0.0, ("a",)), ("far", 2.0, 0.0, ("b",)))
     store(guide, "a", "b")
     hear(guide, ("near", True))
@@ -180,7 +180,7 @@ def test_a_block_fetched_by_the_worker_that_runs_its_reader_is_needed_here_no_mo
 
 
 def test_a_block_that_a_running_task_reads_here_is_not_taken_for_fetched() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("elsewhere", 1.0, 0.0, ("a",)), ("here", 2.0, 0.0, ("a",)))
     store(guide, "a")
     hear(guide, ("elsewhere", True))
@@ -196,7 +196,7 @@ def test_a_block_that_a_running_task_reads_here_is_not_taken_for_fetched() -> No
 
 
 def test_a_consumer_that_cannot_run_yet_counts_as_later_than_those_that_can() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("ready", 5.0, 0.0, ("b",)))
     store(guide, "a", "b")
     guide.assigned("ready")
@@ -207,7 +207,7 @@ def test_a_consumer_that_cannot_run_yet_counts_as_later_than_those_that_can() ->
 
 
 def test_a_consumer_that_cannot_run_yet_comes_before_those_that_are_far_away() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("ready", 2.0 + 2 * BLOCKED_STEPS, 0.0, ("b",)))
     store(guide, "a", "b")
     guide.assigned("ready")
@@ -216,7 +216,7 @@ def test_a_consumer_that_cannot_run_yet_comes_before_those_that_are_far_away() -
 
 
 def test_a_consumer_that_is_overdue_and_cannot_run_comes_after_those_that_are_near() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("now", 500.0, 0.0, ("c",)), ("near", 510.0, 0.0, ("b",)))
     store(guide, "a", "b", "c")
     guide.assigned("near")
@@ -230,7 +230,7 @@ def test_a_consumer_that_is_overdue_and_cannot_run_comes_after_those_that_are_ne
 
 
 def test_a_consumer_that_stays_overdue_is_put_off_again_and_again() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("near", 1e6, 0.0, ("b",)))
     store(guide, "a", "b")
     guide.assigned("near")
@@ -246,7 +246,7 @@ def test_a_consumer_that_stays_overdue_is_put_off_again_and_again() -> None:
 
 
 def test_a_consumer_that_is_over_is_put_off_no_more() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("now", 500.0, 0.0, ("b",)))
     store(guide, "a", "b")
     hear(guide, ("blocked",))
@@ -256,7 +256,7 @@ def test_a_consumer_that_is_over_is_put_off_no_more() -> None:
 
 
 def test_a_task_may_be_assigned_before_it_is_announced() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     guide.assigned("ready")
     hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("ready", 5.0, 0.0, ("b",)))
     store(guide, "a", "b")
@@ -265,7 +265,7 @@ def test_a_task_may_be_assigned_before_it_is_announced() -> None:
 
 
 def test_a_consumer_that_another_worker_starts_can_run() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("elsewhere", 5.0, 0.0, ("b",)))
     store(guide, "a", "b")
     hear(guide, ("elsewhere", True))
@@ -275,7 +275,7 @@ def test_a_consumer_that_another_worker_starts_can_run() -> None:
 
 @pytest.mark.parametrize("is_over", [True, False])
 def test_a_task_that_is_over_or_taken_away_can_run_no_more(is_over: bool) -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     guide.assigned("t")
     if is_over:
         hear(guide, ("t",))
@@ -289,7 +289,7 @@ def test_a_task_that_is_over_or_taken_away_can_run_no_more(is_over: bool) -> Non
 
 
 def test_a_block_that_was_fetched_before_the_word_came_is_needed_here_no_more() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("quick", 1.0, 0.0, ("a",)), ("other", 2.0, 0.0, ("a",)))
     store(guide, "a")
     guide.read("a")
@@ -300,7 +300,7 @@ def test_a_block_that_was_fetched_before_the_word_came_is_needed_here_no_more() 
 
 
 def test_a_block_that_was_fetched_before_an_earlier_word_was_for_somebody_else() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("later", 1.0, 0.0, ("a",)))
     store(guide, "a")
     guide.read("a")
@@ -332,7 +332,7 @@ def test_of_values_of_the_same_graph_clean_ones_leave_first_then_the_one_used_la
 
 
 def test_small_values_count_as_tiny_only_below_their_share() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     store(guide, "small", size_bytes=MB // 10 - 1)
     hear(guide, ("t", 9.0, 0.0, ("small",)), ("u", 1.0, 0.0, ("large",)))
     store(guide, "large", size_bytes=MB // 10)
@@ -341,7 +341,7 @@ def test_small_values_count_as_tiny_only_below_their_share() -> None:
 
 
 def test_a_new_value_is_safe_until_the_scheduler_has_spoken() -> None:
-    guide = guide_of("next")
+    guide = guide_of("furthest_next_use")
     hear(guide, ("t", 1.0, 0.0, ("a",)))
     store(guide, "a")
     guide.stored("new", 10 * MB, is_new=True)

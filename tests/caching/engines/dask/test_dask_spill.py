@@ -37,7 +37,7 @@ def array(number: int) -> np.ndarray[Any, Any]:
 class Guided:
     """A guided buffer in a folder, and what it reported."""
 
-    def __init__(self, folder: Path, policy: str = "next", max_spill: Any = False, **options: Any) -> None:
+    def __init__(self, folder: Path, policy: str = "furthest_next_use", max_spill: Any = False, **options: Any) -> None:
         self.data = SpillBuffer(str(folder), target=TARGET_BYTES, max_spill=max_spill)
         self.guide = SpillGuide(find_policy(policy), TARGET_BYTES, SpillOptions(**options))
         self.reports: list[tuple[Hashable, bool]] = []
@@ -264,7 +264,7 @@ def test_a_new_value_waits_for_its_announcement_before_it_can_be_dead(guided: Gu
     assert guided.in_memory == "abn"
 
 
-@pytest.mark.parametrize("policy", ["lru", "lrc", "lerc", "mrd", "next", "dag"])
+@pytest.mark.parametrize("policy", ["lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag"])
 @settings(max_examples=25, deadline=None)
 @given(steps=st.lists(st.tuples(st.sampled_from(["set", "get", "del", "evict", "run", "end"]), st.integers(0, 9))))
 def test_any_sequence_of_operations_gives_what_a_dictionary_gives(

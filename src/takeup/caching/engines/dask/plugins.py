@@ -22,7 +22,7 @@ from takeup.caching.engines.dask.spill_guide import ConsumerUpdate, DaskCounts, 
 from takeup.caching.policies import find_policy
 from takeup.errors import UnknownName
 
-POLICIES = ("lru", "lrc", "lerc", "mrd", "next", "dag")
+POLICIES = ("lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag")
 
 
 def install(client: Client, policy: str | PolicySpec = "dag", **options: Any) -> Any:

@@ -135,8 +135,8 @@ def counts_report(counts: SparkCounts, title: str) -> Report:
 PLUGIN = "io.takeup.spark.TakeupPlugin"
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 LISTS = ("spark.jars", "spark.plugins")  # settings that may already have values
-POLICIES = ("lru", "lrc", "lerc", "mrd", "next", "dag")
-_OPTION = re.compile(r"(?P<name>[a-z0-9]+)(?P<option>[+-].*)?")
+POLICIES = ("lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag")
+_OPTION = re.compile(r"(?P<name>[a-z0-9_]+)(?P<option>[+-].*)?")
 Builder = TypeVar("Builder")
 logger = logging.getLogger("takeup.spark")
 

@@ -20,8 +20,8 @@ NEVER, STORED, LOST = 0, 1, 2  # status of a block
 UNKNOWN, OPEN, CLOSED = 0, 1, 2  # status of a consumer
 
 FIFO, LRU, LRC, LERC, MRD, NEXT, DAG = range(7)
-POLICY_NAMES = ("fifo", "lru", "lrc", "lerc", "mrd", "next", "dag")
-POLICY_CODES = {name: code for code, name in enumerate(POLICY_NAMES)} | {"min": NEXT, "spark": LRU}
+POLICY_NAMES = ("fifo", "lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag")
+POLICY_CODES = {name: code for code, name in enumerate(POLICY_NAMES)} | {"belady": NEXT, "spark": LRU}
 
 ADDITIVE, PARALLEL, ALL_OR_NOTHING = range(3)
 COST_MODELS = {"additive": ADDITIVE, "parallel": PARALLEL, "all-or-nothing": ALL_OR_NOTHING}

@@ -4,7 +4,7 @@ import java.util.Set;
 
 /** A policy by name, with or without admission: {@code dag}, {@code lerc+admission}, {@code dag-admission}. */
 final class Policy {
-    private static final Set<String> NAMES = Set.of("lru", "lrc", "lerc", "mrd", "next", "dag");
+    private static final Set<String> NAMES = Set.of("lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag");
 
     final String name;
     final boolean admission;

@@ -36,7 +36,7 @@ final class Ranks {
                 return table::rc;
             case "mrd":
                 return block -> -table.nextStage(block);
-            case "next":
+            case "furthest_next_use":
                 return block -> -table.nextUse(block);
             case "lerc":
                 return new WithCount(table, table::erc);

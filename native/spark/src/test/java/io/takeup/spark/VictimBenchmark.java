@@ -14,7 +14,7 @@ public final class VictimBenchmark {
     private VictimBenchmark() {}
 
     public static void main(String[] arguments) {
-        for (String policy : new String[] {"lrc", "lerc", "mrd", "next", "dag"}) {
+        for (String policy : new String[] {"lrc", "lerc", "mrd", "furthest_next_use", "dag"}) {
             double[] choicesUs = measure(policy);
             System.out.printf(
                     "%s %.2f %.2f%n", policy, choicesUs[NUM_CHOICES / 2], choicesUs[(int) (NUM_CHOICES * 0.99)]);
