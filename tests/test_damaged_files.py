@@ -8,6 +8,7 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,13 @@ from cluster.engines.slurm.test_slurm_history import BEGIN_S, NODES, recorded
 from command_line import Run, assert_one_sentence
 from edge.cells import two_devices
 from takeup.cluster.engines.slurm import QosClasses
+from takeup.cluster.engines.slurm.journal import Journal, SlurmLedger
 from takeup.cluster.engines.slurm.rows import past_workload
 from takeup.core import limits
 from takeup.edge.traces.files import save_instance
-from takeup.errors import BadTrace
+from takeup.errors import BadInput, BadScenario, BadTrace
+from takeup.serving.file_kinds import tensor_shapes
+from takeup.serving.simulate.designs import design_of
 from takeup.training.traces.profiles import load_schedule
 
 JOBS = "submit_time,duration,gpu_num,vc\n" + "".join(f"{60 * number},600,1,a\n" for number in range(50))
@@ -215,3 +219,37 @@ def test_an_encrypted_npz_is_named(run: Run, tmp_path: Path) -> None:
     path.write_bytes(data)
 
     assert_one_sentence(run("edge", "solve", str(path)), "cell.npz", "encrypted")
+
+
+BEYOND_FLOATS = "9" * 400  # an integer that JSON may hold and no float
+
+
+def test_numbers_beyond_floats_in_a_journal_change_nothing(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        notice = {"do": "notice", "job": "9", "for": "8", "until_s": 63.0}
+        journal.write(notice | {"at_s": int(BEYOND_FLOATS)}, notice | {"job": "7", "at_s": 3.0})
+    with Journal(tmp_path / "journal") as journal:
+        assert list(SlurmLedger(journal).notices) == ["7"]
+
+
+def test_numbers_beyond_floats_in_measured_costs_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    turns = 'takeup_serving_{}_total{{company="alone",rows="2"}} {}\n'
+    path.write_text("# HELP x y\n" + turns.format("turns", 40) + turns.format("turn_seconds", BEYOND_FLOATS))
+
+    with pytest.raises(BadScenario, match=f"cannot read costs {path}"):
+        design_of("takeup", costs=str(path))
+
+
+def test_numbers_beyond_floats_in_a_header_of_tensors_are_named(tmp_path: Path) -> None:
+    header = b'{"a": {"shape": [1e999]}}'
+    path = tmp_path / "lora.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+
+    with pytest.raises(BadTrace, match="names a tensor without a shape"):
+        tensor_shapes(path)
+
+
+def test_numbers_beyond_floats_in_an_instance_are_named() -> None:
+    with pytest.raises(BadInput, match="cannot be read as numbers"):
+        replace(two_devices(), gains=[[int(BEYOND_FLOATS)] * 2] * 2)  # type: ignore[arg-type]

@@ -340,7 +340,7 @@ class Answer:
 def _frozen(name: str, values: object) -> Floats:
     try:
         array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"{name} cannot be read as numbers ({error}); give an array of numbers") from None
     array.setflags(write=False)
     return array

@@ -141,7 +141,7 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
         header = json.loads(file.read(num_bytes))
     try:
         shapes = {name: list(map(int, entry["shape"])) for name, entry in header.items() if name != "__metadata__"}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise BadTrace(path, f"names a tensor without a shape; {expected}") from error
     return shapes
 

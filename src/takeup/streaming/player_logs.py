@@ -96,7 +96,7 @@ def log_of_cmcd(path: Path, name: str) -> ThroughputLog:
         return log_of_sessions(
             name, sessions, "CMCD: mtp (kbit/s), or br (kbit/s) and bl (ms); ts and d (ms), bs (stall)"
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise BadTrace(path, f"has a CMCD report that cannot be used ({error}); expected mtp and ts or d") from error
 
 
@@ -168,7 +168,7 @@ def log_of_events(path: Path, name: str) -> ThroughputLog:
         num_stalls = sum(re.search(STALL_EVENTS, json.dumps(record)) is not None for record in records)
         form = f"events of {product}: bytes and milliseconds of every segment"
         return log_of_sessions(name, [Session("", downloads, num_stalls)], form)
-    except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
+    except (ValueError, TypeError, OverflowError, KeyError, AttributeError, StopIteration) as error:
         raise BadTrace(path, f"has an event that cannot be used ({error!r}); expected a segment in each") from error
 
 

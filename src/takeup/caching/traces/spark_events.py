@@ -257,7 +257,7 @@ class SparkApplication:
         self._now += 1
         try:
             handle(self, line.event)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             problem = (
                 f"{line.event['Event']} has no usable field {error}; give a log of Spark 3.5 or later as Spark wrote it"
             )

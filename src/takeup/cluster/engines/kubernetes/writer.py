@@ -224,7 +224,7 @@ class QuotaStore:
 def _quota(pool: str, text: str) -> Quota | None:
     try:
         return Quota(pool, {float(hours): float(gpus) for hours, gpus in json.loads(text).items()})
-    except (ValueError, AttributeError, TypeError, RecursionError):
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         return None
 
 

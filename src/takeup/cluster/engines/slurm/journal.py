@@ -340,7 +340,7 @@ class SlurmLedger:
         """Take over what an entry says; one that cannot be read changes nothing."""
         try:
             self._folded(entry)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, OverflowError, TypeError, ValueError):
             return
 
     def _folded(self, entry: Entry) -> None:
