@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from math import inf
+from tomllib import loads
 from types import MappingProxyType
+from typing import Any
 
 # Source: the node list of that trace (alibaba/clusterdata), and tables of counts, quantiles and shares that were
 # computed from its 466,867 jobs over 184 days from 2024-03-01 (MIT, sultanul-ovi/GPU-Cluster-Spot-Resource-Dataset-
@@ -50,19 +53,15 @@ WEEKDAY_ARRIVALS = (0.945, 0.823, 0.921, 1.120, 1.172, 1.108, 0.911)  # the firs
 
 @dataclass(frozen=True, slots=True)
 class PoolProfile:
-    """One GPU model. Shares follow `REQUESTS` and the classes of `DURATION_LAW`.
+    """One GPU model; `fleet_profiles.toml` says what the fields are."""
 
-    `gang_tilt` is the power of the number of workers by which gangs are more frequent than in `GANG_LAW`.
-    `monthly_gpus` is the mean demand of each month, all jobs together. `organisations` are (number, share of jobs).
-    """
-
-    nodes: tuple[tuple[int, int], ...]  # (GPUs of a node, how many such nodes)
+    nodes: tuple[tuple[int, int], ...]
     num_jobs: int
-    spot_share: float  # of all spot jobs
+    spot_share: float
     request_shares: tuple[float, ...]
     gang_share: float
     gang_tilt: float
-    largest_share: float  # of the pool, that one job takes at most
+    largest_share: float
     duration_shares: tuple[float, ...]
     monthly_gpus: tuple[int, ...]
     organisations: tuple[tuple[int, float], ...]
@@ -83,50 +82,17 @@ class PoolProfile:
         return self.num_jobs - round(self.spot_share * NUM_SPOT_JOBS)
 
 
-PROFILES = MappingProxyType({
-    "A10": PoolProfile(
-        nodes=((1, 2494),), num_jobs=228_643, spot_share=0.05,
-        request_shares=(0.194, 0.806, 0.0, 0.0, 0.0), gang_share=0.018, gang_tilt=-0.357, largest_share=0.125,
-        duration_shares=(0.2351, 0.2624, 0.3725, 0.0461, 0.0140, 0.0041, 0.0656),
-        monthly_gpus=(3500, 3947, 3771, 3402, 2986, 2626),
-        organisations=((13, 0.722), (19, 0.058), (18, 0.032), (34, 0.032), (3, 0.031), (7, 0.021), (23, 0.020)),
-    ),
-    "A100-SXM4-80GB": PoolProfile(
-        nodes=((8, 432),), num_jobs=169_020, spot_share=0.70,
-        request_shares=(0.0, 0.658, 0.098, 0.082, 0.162), gang_share=0.077, gang_tilt=0.331, largest_share=0.125,
-        duration_shares=(0.0119, 0.2027, 0.3224, 0.2463, 0.1304, 0.0434, 0.0430),
-        monthly_gpus=(2187, 2389, 2405, 2962, 3191, 3317),
-        organisations=((57, 0.372), (66, 0.186), (67, 0.089), (37, 0.075), (4, 0.070), (24, 0.042), (14, 0.023)),
-    ),
-    "GPU-series-1": PoolProfile(
-        nodes=((1, 902), (4, 10), (8, 77)), num_jobs=18_911, spot_share=0.05,
-        request_shares=(0.259, 0.574, 0.048, 0.048, 0.071), gang_share=0.090, gang_tilt=-0.150, largest_share=0.125,
-        duration_shares=(0.0755, 0.1996, 0.2597, 0.1036, 0.0476, 0.0161, 0.2979),
-        monthly_gpus=(745, 910, 1240, 1365, 1414, 1463),
-        organisations=((19, 0.557), (13, 0.364), (18, 0.044), (57, 0.019), (4, 0.007), (21, 0.006), (58, 0.002)),
-    ),
-    "H800": PoolProfile(
-        nodes=((8, 219),), num_jobs=11_097, spot_share=0.02,
-        request_shares=(0.0, 0.184, 0.054, 0.054, 0.708), gang_share=0.348, gang_tilt=0.820, largest_share=0.5,
-        duration_shares=(0.0102, 0.2409, 0.2317, 0.2628, 0.1612, 0.0827, 0.0105),
-        monthly_gpus=(1073, 1091, 1230, 1514, 1355, 1326),
-        organisations=((57, 0.965), (43, 0.033), (19, 0.002)),
-    ),
-    "GPU-series-2": PoolProfile(
-        nodes=((8, 122),), num_jobs=30_397, spot_share=0.12,
-        request_shares=(0.0, 0.151, 0.125, 0.254, 0.470), gang_share=0.700, gang_tilt=-0.958, largest_share=0.25,
-        duration_shares=(0.0168, 0.4390, 0.3653, 0.1043, 0.0347, 0.0103, 0.0296),
-        monthly_gpus=(552, 724, 630, 910, 835, 834),
-        organisations=((57, 0.604), (4, 0.277), (18, 0.084), (20, 0.017), (43, 0.012), (24, 0.003), (28, 0.001)),
-    ),
-    "A800-SXM4-80GB": PoolProfile(
-        nodes=((8, 22),), num_jobs=8799, spot_share=0.06,
-        request_shares=(0.0, 0.329, 0.196, 0.168, 0.307), gang_share=0.205, gang_tilt=-0.325, largest_share=0.25,
-        duration_shares=(0.0674, 0.2891, 0.4124, 0.1243, 0.0531, 0.0172, 0.0366),
-        monthly_gpus=(97, 130, 115, 149, 147, 147),
-        organisations=((57, 0.999), (43, 0.001)),
-    ),
-})  # fmt: skip
+def _profiles() -> Mapping[str, PoolProfile]:
+    """The GPU models by name, as `fleet_profiles.toml` has them."""
+    text = (files(__package__) / "fleet_profiles.toml").read_text("utf-8")
+    return {name: PoolProfile(**{key: _frozen(value) for key, value in it.items()}) for name, it in loads(text).items()}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+PROFILES = MappingProxyType(_profiles())
 
 
 # The fleets that can be generated, by name ----------------------------------------------------------------------------
