@@ -85,14 +85,14 @@ def with_kind(exercises: Exercises, part: Part) -> Part:
     return found
 
 
-def report_parts(paper: str, parts: Sequence[Part], notes: tuple[str, ...], *, quiet: bool) -> Report:
-    """Run all parts of a paper, and concatenate them into a report."""
+def report_parts(paper: str, parts: Sequence[Part], *, quiet: bool) -> Report:
+    """Run all parts of a paper, and concatenate them into a report with the notes of its numbers."""
     expected, found = numbers(paper), []
     with progress(f"reproduce {paper}", len(parts), quiet=quiet) as tick:
         for part in parts:
             found.append(part(expected))
             tick()
-    return paper_report(paper, expected["setting"]["seed"], found, notes)
+    return paper_report(paper, expected["setting"]["seed"], found, tuple(expected["notes"]))
 
 
 def paper_report(paper: str, seed: int, parts: Sequence[Findings], notes: tuple[str, ...]) -> Report:

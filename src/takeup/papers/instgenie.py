@@ -145,17 +145,7 @@ def _best_step_s(blocks: Sequence[BlockCost]) -> float:
     return float(np.maximum(computed, loaded).min())
 
 
-NOTES = (
-    "masks are drawn from beta distributions with the published means (0.11, 0.19, 0.35), for the data are not public; "
-    "templates follow Zipf's law",
-    "the paper's rule for loads (Algorithm 1) decides block by block and is not the best plan; ours is",
-    "its code uses the rule nowhere: all blocks are loaded, keys and values in Flux, outputs of attention elsewhere",
-    "its network called SDXL is a try-on network with the shape of Stable Diffusion 1.5; its seconds are no others'",
-    "routes are simulated with the seconds of steps that we measured for SDXL on one H200",
-)
-
-
 def reproduce(*, quiet: bool = False) -> Report:
     """What can be computed, checked."""
     parts = (with_kind("arithmetic", template_size), operations, plans, with_kind("simulation", routes))
-    return report_parts("instgenie", parts, NOTES, quiet=quiet)
+    return report_parts("instgenie", parts, quiet=quiet)

@@ -81,25 +81,6 @@ def monetary_benefit(expected: Numbers, medium: SpotLoad) -> Findings:
     return Findings(tuple(checks), (Table("The printed benefit", columns, rows, note), *tables))
 
 
-NOTES = (
-    "the last 24 days of the drawn trace, of which 14 are the window; the paper has five months before a month, and "
-    "the full length is in benchmarks/cluster",
-    "eviction rates are evictions over evictions and kept hours, the form on which the quota feeds; which one the "
-    "paper prints is not known, and the tables have all three",
-    "two of the baselines stop at the first job that does not fit; with spot jobs waiting for days behind large ones, "
-    "their mean is far above what the paper prints, and reductions against it are flattering; the table with both "
-    "forms of the baselines has those that do not stop",
-    "all windows begin from one state: until then FIFO serves, so that no scheduler has worked ahead",
-    "one-day windows are those of an independent replication, but for the state; a scheduler that evicts a job that "
-    "runs past midnight leaves work for the next day, so that they are judged by their mean",
-    "without parts: differences below twice their standard error prove nothing",
-    "gfs evicts when the wait of a high-priority job has cost as much as the eviction destroys, and moves spot jobs "
-    "for wider ones. gfs_published, the printed scheduler, does neither: under it high-priority jobs wait less, and "
-    "allocation is lower; one-day windows have both",
-    "further draws and longer histories, under earlier rules of gfs: benchmarks/results/reproduce-gfs-further-draws",
-)
-
-
 def reproduce(*, quiet: bool = False) -> Report:
     """All loads, ablations, the forecast and the monetary benefit, checked."""
     expected = numbers("gfs")
@@ -118,7 +99,7 @@ def reproduce(*, quiet: bool = False) -> Report:
         parts.append(monetary_benefit(expected, loads[1]))
     parts = [part._replace(checks=of_kind("simulation", part.checks)) for part in parts]
     parts.append(forecast_calibration(expected))
-    return paper_report("gfs", expected["setting"]["seed"], parts, NOTES)
+    return paper_report("gfs", expected["setting"]["seed"], parts, tuple(expected["notes"]))
 
 
 def _compared_policies(expected: Numbers, seed: int) -> tuple[str, ...]:
