@@ -43,8 +43,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE, TESTS = ROOT / "src", ROOT / "tests"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.txt"
 ROOMS_THAT_ACT = ("engines", "experiment", "lab", "server", "simulate", "watch")  # their tests are slow uncompiled
-TEST_LIMIT_S = 2  # of CPU for one test, uncompiled and traced
-MUTANT_LIMIT_S = 30  # of CPU for the tests of one mutant, by their times without the change
+TEST_LIMIT_S = 6  # of CPU for one test, uncompiled and traced
+MUTANT_LIMIT_S = 60  # of CPU for the tests of one mutant, by their times without the change
 OPTIONS: tuple[str, ...] = (
     "-q",
     "-m",
