@@ -40,7 +40,7 @@ TERA = {
     "flux": {0.1: 14.9, 0.2: 21.5, 0.5: 41.3},
 }
 NETWORKS = {"sdxl": SDXL, "sdxl, convolutions masked": SDXL_COLUMNS, "flux": FLUX}
-MOST_OFF, MOST_MS, NUM_ROUNDS, NUM_PLANS = 0.05, 1.0, 20, 5
+MOST_OFF, MOST_MS, NUM_ROUNDS, NUM_PLANS = 0.05, 10.0, 20, 5
 NUM_STEPS = {"sdxl": 50, "flux": 28}
 LEAST_RATIO, MOST_ERROR, MOST_STEP_OFF, NUM_STEP_ROUNDS = 4.0, 0.05, 0.1, 10
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)

@@ -29,8 +29,7 @@ from takeup.serving.diffusion.policies import MaskGrouping
 from takeup.serving.editing.contract import EditRequest
 from takeup.serving.editing.masked.edit_state import active_edit
 from takeup.serving.editing.masked.editor import MaskedEditor, report_of
-from takeup.serving.editing.masked.template_reader import BlockForms, TemplatePages, fastest_forms
-from takeup.serving.editing.masked.tokens import MAP, ROWS
+from takeup.serving.editing.masked.tokens import MAP
 from takeup.serving.editing.planner.cost_model import Mask
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Request
@@ -103,18 +102,6 @@ class Edited:
         return self.tokens if num_tokens in self.tokens else self.computed_share
 
 
-class Mixing:
-    """From which form templates on the host are taken: keys and values only, or what is best where it is `on`."""
-
-    def __init__(self) -> None:
-        self.is_on, self.last = False, BlockForms()
-
-    def __call__(self, pages: Sequence[TemplatePages], compute_s: float | None) -> BlockForms | None:
-        chosen = fastest_forms(pages, compute_s) if self.is_on else BlockForms()
-        self.last = chosen or BlockForms()
-        return chosen
-
-
 class Served:
     """An engine with an editor around a pipeline, whose first edit filled the template."""
 
@@ -125,13 +112,12 @@ class Served:
         compute: Executor,
         room: TierCapacities,
         num_steps: int,
-        mixing: Mixing | None = None,
         stride: int = 1,
     ) -> None:
         family = family_of(pipeline)
         self.num_steps, self.size_px = num_steps, 1024 if family.network.device.type == "cuda" else 64
         store = TemplateStore(AdapterLERC, room, device=family.network.device)
-        self.editor = MaskedEditor(family, store, binds=binds_edits(compute, family), formats=mixing, stride=stride)
+        self.editor = MaskedEditor(family, store, binds=binds_edits(compute, family), stride=stride)
         self.engine = StepEngine(
             pipeline, add_ons=self.editor.add_ons, compute=compute, group=MaskGrouping(8 if name == "sdxl" else 4)
         )
@@ -208,7 +194,7 @@ class Served:
         found = active_edit(run).found
         assert found is not None
         page = found.pages[0]
-        return sum(one.size_bytes for name, one in page.items() if not name.endswith((MAP, ROWS)))
+        return sum(one.size_bytes for name, one in page.items() if not name.endswith(MAP))
 
     def _tokens(self, run: DenoisingRun) -> dict[int, int]:
         places = self.editor.edits.layouts.of([run]).places
@@ -216,17 +202,11 @@ class Served:
 
 
 @contextmanager
-def served(
-    name: str, pipeline: Any, compute: Executor, num_steps: int, mixing: Mixing | None = None
-) -> Iterator[Served]:
-    """With templates on the device; or in memory of the host, in forms that may be mixed."""
-    room = (
-        TierCapacities(device_bytes=ROOM_BYTES, host_bytes=0)
-        if mixing is None
-        else TierCapacities(host_bytes=ROOM_BYTES)
-    )
+def served(name: str, pipeline: Any, compute: Executor, num_steps: int, *, on_host: bool = False) -> Iterator[Served]:
+    """With templates on the device, or in memory of the host."""
+    room = TierCapacities(host_bytes=ROOM_BYTES) if on_host else TierCapacities(device_bytes=ROOM_BYTES, host_bytes=0)
     begin = now_s()
-    made = Served(name, pipeline, compute, room, num_steps, mixing)
+    made = Served(name, pipeline, compute, room, num_steps)
     say(f"{name}, first edit of {num_steps} steps, which fills the template", f"{now_s() - begin:.1f} s")
     try:
         yield made

@@ -1,4 +1,4 @@
-"""A slower link from the host: whatever comes from there comes several times, and planners are told of it."""
+"""A slower link from the host: whatever comes from there comes several times."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from unittest.mock import patch
 
 import torch
 
-from takeup.serving.editing.masked import kv_cache as kept_columns
-from takeup.serving.editing.masked import kv_cache as kept_tokens
-from takeup.serving.editing.masked import template_reader as formats
+from takeup.serving.editing.masked import kv_cache
 from takeup.serving.editing.masked.tokens import copy_named
 from takeup.serving.editing.templates import template as templates
 
@@ -21,12 +19,9 @@ Page = dict[str, torch.Tensor]
 @contextmanager
 def slower_link(times: int) -> Iterator[None]:
     """Inside, templates come from the host as if the link were so many times slower; reads of single rows do not."""
-    usual, copied = formats._link_bytes_per_s, _copied_often(times)
     with (
         patch.object(templates, "_sent", _sent_often(templates._sent, times)),
-        patch.object(kept_columns, "copy_named", copied),
-        patch.object(kept_tokens, "copy_named", copied),
-        patch.object(formats, "_link_bytes_per_s", lambda device: usual(device) / times),
+        patch.object(kv_cache, "copy_named", _copied_often(times)),
     ):
         yield
 

@@ -17,7 +17,7 @@ from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.core.scenario import Scenario, validate
 from takeup.errors import UnknownName
 from takeup.serving.diffusion.policies import Grouping
-from takeup.serving.model import Arrival, QueueOutcome
+from takeup.serving.model import AdapterReplay, Arrival, QueueOutcome
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, ORDERS
 from takeup.serving.scheduling.queue import Admission
 from takeup.serving.scheduling.routing import ROUTES
@@ -77,6 +77,26 @@ def queue_report(points: Sequence[RatePoint], title: str, scenario: Mapping[str,
         Table("GPU utilisation", WORK_COLUMNS, tuple(map(_work_row, points)), WORK_NOTE),
     )
     return Report(title, "serving", scenario, seed, tables, _charts(points))
+
+
+def report_of(result: QueueOutcome | AdapterReplay) -> Report:
+    """A simulated queue, or a replay of an adapter cache, as a report."""
+    if isinstance(result, AdapterReplay):
+        return _adapter_report(result)
+    last_s = max((one.arrival.arrival_s for one in result.served), default=0.0)
+    point = RatePoint(len(result.served) / last_s if last_s else 0.0, result)
+    return queue_report([point], f"Queue under {result.design}", {}, 0)
+
+
+def _adapter_report(result: AdapterReplay) -> Report:
+    columns = (*map(Column, ("policy", "requests", "uses", "loads")), Column("loads", "1/request"), Column("complete"))
+    counts = (result.num_requests, result.num_uses, result.num_loads)
+    row = (result.policy, *counts, result.loads_per_request, result.complete_share)
+    bars = ({"of": "uses", "share": result.num_loads / max(1, result.num_uses)},)
+    note = "complete: share of requests that found all their adapters in memory"
+    chart = Series("Adapters that were loaded", "of", "share", bars, kind="bar")
+    title = f"Adapter cache under {result.policy}"
+    return Report(title, "serving", {}, 0, (Table("Loads", columns, (row,), note),), (chart,))
 
 
 def _latency_row(point: RatePoint) -> tuple[Cell, ...]:

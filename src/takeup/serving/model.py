@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from takeup.core.report import Reported
 from takeup.errors import BadInput, TakeupError
 
 # Data model of the queue simulation: arrivals, step costs, the design of a serving system, and outcomes ---------------
@@ -165,7 +166,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueOutcome:
+class QueueOutcome(Reported):
     """The result of a trace under one design. `busy_s`: summed time in which instances had requests in a slot."""
 
     design: str
@@ -297,7 +298,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterReplay:
+class AdapterReplay(Reported):
     """Result of replaying a trace on an adapter cache."""
 
     policy: str

@@ -28,8 +28,7 @@ from takeup.serving.editing.masked.masked_convolutions import (
     gathered,
     tokens_of,
 )
-from takeup.serving.editing.masked.template_reader import LoadedPage
-from takeup.serving.editing.masked.tokens import MAP, grids_of, token_indices
+from takeup.serving.editing.masked.tokens import MAP, Page, grids_of, token_indices
 
 pytestmark = ENGINE_MARKS
 
@@ -234,21 +233,17 @@ def test_rims_are_the_pixels_beside_the_mask_wherever_rows_come_from(sizes: list
 
 
 class Slot:
-    """A place that remembers what was brought there, and what was made of it."""
+    """A place that remembers what was brought there."""
 
     def __init__(self) -> None:
         self.pages: list[float] = []
-        self.made: list[float] = []
 
-    def load(self, pages: Sequence[LoadedPage]) -> None:
-        self.pages.append(float(pages[0].page["a"]))
-
-    def finish(self, pages: Sequence[LoadedPage]) -> None:
-        self.made.append(float(pages[0].made()["b"]))
+    def load(self, pages: Sequence[Page]) -> None:
+        self.pages.append(float(pages[0]["a"]))
 
 
-def read(number: float) -> Callable[[], list[LoadedPage]]:
-    return lambda: [LoadedPage({"a": torch.tensor(number)}, lambda: {"b": torch.tensor(-number)})]
+def read(number: float) -> Callable[[], list[Page]]:
+    return lambda: [{"a": torch.tensor(number)}]
 
 
 def test_what_was_expected_is_not_brought_again() -> None:
@@ -262,24 +257,12 @@ def test_what_was_expected_is_not_brought_again() -> None:
     assert [one.pages for one in slots] == [[1.0], [2.0]]
 
 
-def test_what_did_not_come_is_made_when_it_is_needed_and_once() -> None:
-    slots = Slot(), Slot()
-    turns = DoubleBuffer(slots, None)
-    turns.soon(1, "second", read(2.0))
-    assert slots[1].made == []
-
-    for _ in range(2):
-        turns.finish(turns.now("second", read(3.0)))
-
-    assert slots[1].made == [-2.0]
-
-
 def test_what_was_brought_can_be_let_go_of() -> None:
     slots = Slot(), Slot()
     turns = DoubleBuffer(slots, None)
     pages = read(1.0)()
     turns.now("first", pages.copy)
-    page = weakref.ref(pages.pop().page["a"])
+    page = weakref.ref(pages.pop()["a"])
     assert page() is not None
 
     turns.let_go()

@@ -100,7 +100,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "type": click.FloatRange(0, 1),
         "help": "Compress templates up to this relative error.",
     },
-    "--template-rows": {"is_flag": True, "help": "Templates also store block inputs; each block loads the fastest."},
     "--deterministic": {"is_flag": True, "help": "No shared calls: images do not depend on other requests."},
     "--json as_json": {"is_flag": True, "help": "Write the log as JSON lines."},
 }
@@ -212,7 +211,6 @@ def _backend(options: dict[str, Any]) -> Backend:
             memory_bytes=_amount(options["template_memory"]) or _available_bytes() // (4 * num_workers),
             tenant_bytes=parse_amount(options["template_disk"]).of(1),
             packing_error=options["packing_error"],
-            has_rows=options["template_rows"],
         ),
     )
     say(

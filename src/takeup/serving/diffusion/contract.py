@@ -105,9 +105,6 @@ class GraphBuffers(Protocol):
     def computing(self, number: int) -> AbstractContextManager[None]:
         """Inside, the network computes masked tokens from this buffer."""
 
-    def leave(self, masked: Any, number: int) -> None:
-        """Called after the network call."""
-
     def forget(self) -> None:
         """Invalidate the buffers after warm-up calls, which overwrite them."""
 

@@ -372,8 +372,6 @@ class _CapturedCall:
         self._fill(rows)
         number = 0 if self._bound is None else self._bound.fill(rows.addon_inputs.masked)
         (prediction,) = self._passes[number].replay(lambda: self._take(rows))
-        if self._bound is not None:
-            self._bound.leave(rows.addon_inputs.masked, number)
         return prediction[: len(rows.sample)].clone()
 
     def _fill(self, rows: BatchRows) -> None:

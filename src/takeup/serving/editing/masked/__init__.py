@@ -9,8 +9,7 @@ Read in this order:
     tokens              from a mask to token indices; cached activations as the input of a call; state of the hooks
     hooks               a network computes a subset of its tokens, without a change of its code
     masked_convolutions U-Nets whose convolutions compute masked pixels only (`gather_kernels`: the Triton part)
-    transformer_blocks  blocks whose keys and values can be computed from their input; Flux: rotary attention, AdaLN
-    template_reader     cached activations of one step, per block as K/V or block input, and the choice between them
+    transformer_blocks  Flux: rotary attention, AdaLN
     kv_cache            static buffers of one step at fixed addresses, for CUDA graphs
     graph_calls         masked calls for CUDA-graph capture; double buffering
     graph_networks      those calls for U-Nets and for Flux

@@ -4,7 +4,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypedDict
 
@@ -18,16 +18,7 @@ from takeup.serving.editing.masked.graph_networks import bind, tables_for
 from takeup.serving.editing.masked.hooks import MaskingHooks
 from takeup.serving.editing.masked.kv_cache import IndexTables
 from takeup.serving.editing.masked.masked_convolutions import supports_masked_convolutions
-from takeup.serving.editing.masked.template_reader import (
-    BlockForms,
-    ChooseForms,
-    KvFromRows,
-    PageForm,
-    TemplatePages,
-    load_all_kv,
-)
 from takeup.serving.editing.masked.tokens import (
-    PLACED,
     Grid,
     HookState,
     Mode,
@@ -39,7 +30,7 @@ from takeup.serving.editing.masked.tokens import (
     token_indices,
 )
 from takeup.serving.editing.templates.store import TemplateStore
-from takeup.serving.editing.templates.template import Template, TemplateRecorder
+from takeup.serving.editing.templates.template import PageReader, Template, TemplateRecorder
 
 # Token positions of edits that share a call: computed on their first shared call, cached for all steps ----------------
 
@@ -49,15 +40,11 @@ MAX_LAYOUTS, MULTIPLE = 8, 64
 
 @dataclass(slots=True)
 class CallLayout:
-    """Token positions of a call, and gather tables, if any.
-
-    `forms`: which cached activations are read from the template of each edit, once decided.
-    """
+    """Token positions of a call, and gather tables, if any."""
 
     places: Mapping[int, TokenIndices]
     size: Grid
     tables: IndexTables | None = None
-    forms: Sequence[PageForm] | None = None
 
 
 class LayoutCache:
@@ -200,7 +187,6 @@ class MaskedCallOptions(TypedDict, total=False):
     checks: ErrorChecks | None
     convolutions: bool | None
     binds: bool
-    formats: ChooseForms | None
     stride: int
 
 
@@ -211,11 +197,8 @@ class MaskedEdits:
     supports it. If it `binds`, masked calls are captured as CUDA graphs like all others, instead of using hooks; token
     counts are then rounded up to multiples of `MULTIPLE` at least, so that calls have few distinct shapes.
 
-    Templates keep every `stride`-th step. With `formats`, they store block inputs (rows) in addition to keys and
-    values, with half as many bytes.
-    Captured calls whose templates are not on the device then load, per block, what `formats` selects.
-
-    The hooks are installed while at least one edit is running: plain images run through the network as it is.
+    Templates keep every `stride`-th step. The hooks are installed while at least one edit is running: plain images run
+    through the network as it is.
     """
 
     slot: str | None = SLOT
@@ -229,13 +212,11 @@ class MaskedEdits:
         checks: ErrorChecks | None = None,
         convolutions: bool | None = None,
         binds: bool = False,
-        formats: ChooseForms | None = None,
         stride: int = 1,
     ) -> None:
         self.convolutions = supports_masked_convolutions(family.network) if convolutions is None else convolutions
         self.stride, self._family = stride, family
-        self.hooks = MaskingHooks(family.network, convolutions=self.convolutions, rows=formats is not None)
-        self._from_rows, self._formats = KvFromRows(family.network), formats or load_all_kv
+        self.hooks = MaskingHooks(family.network, convolutions=self.convolutions)
         can_bind = self.convolutions or bool(self.hooks.fronted)
         self._memory = KvMemory(family.network.device) if binds and can_bind else None
         num_levels = len(getattr(family.network, "down_blocks", (None,)))
@@ -258,9 +239,8 @@ class MaskedEdits:
     @property
     def what_is_kept(self) -> str:
         """Which activations templates contain; part of their key."""
-        rows = "" if self._formats is load_all_kv else ", rows"
         thinned = "" if self.stride == 1 else f", every {self.stride} steps"
-        return ("with maps" if self.convolutions else "keys and values") + rows + thinned
+        return ("with maps" if self.convolutions else "keys and values") + thinned
 
     def step_bytes(self, run: DenoisingRun) -> int:
         """Bytes of the activations that a template keeps of a step of this run; no edit may be running."""
@@ -323,9 +303,9 @@ class MaskedEdits:
         laid, network = self.layouts.of(rows.runs), self.hooks.network
         if laid.tables is None:
             laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self.layouts.multiple)
-        pages = self._formed(laid, rows.runs, memory.watch(laid.tables.sizes).least_s)
+        readers = list(map(_reader, rows.runs))
         who = tuple(active_edit(run).number for run in rows.runs)
-        asked = rows.runs, pages, who, memory, rows.addon_inputs.weights
+        asked = rows.runs, readers, who, memory, rows.addon_inputs.weights
         is_alone = len(rows.runs) == self._num_masked
         rows.addon_inputs.masked = MaskedBatch(bind, laid.tables, *asked, is_alone)
         try:
@@ -334,21 +314,6 @@ class MaskedEdits:
             LOG.warning("masked calls are made by hooks from now on: %s", problem)
             self._memory = None
             raise
-
-    def _formed(self, laid: CallLayout, runs: Sequence[DenoisingRun], compute_s: float | None) -> list[TemplatePages]:
-        """Template pages of each run, in the best known form; the choice is cached in `laid`."""
-        pages = [self._pages(run) for run in runs]
-        if laid.forms is None:
-            has_loras = any(run.request.loras for run in runs)  # may not be merged before the call
-            chosen = BlockForms() if has_loras else self._formats(pages, compute_s)
-            forms = [one.formed(chosen or BlockForms(), PLACED) for one in pages]
-            laid.forms = None if chosen is None else forms
-        return [replace(one, form=form) for one, form in zip(pages, laid.forms or forms, strict=True)]
-
-    def _pages(self, run: DenoisingRun) -> TemplatePages:
-        reader = active_edit(run).reader
-        assert reader is not None
-        return TemplatePages(reader, run, self._from_rows)
 
     def _hooked(self, rows: BatchRows, mode: Mode) -> Iterator[None]:
         """A call with hooks that mask or record; with mode off, a plain call."""
@@ -366,7 +331,7 @@ class MaskedEdits:
     def _prepare(self, rows: BatchRows) -> None:
         num_text = rows.inputs["encoder_hidden_states"].shape[1] if self.hooks.fronted else 0
         self.call.num_front, self.call.places = num_text, self.layouts.of(rows.runs).places
-        pages = [self._pages(run).keys(run.step) for run in rows.runs]
+        pages = [_reader(run).page(run.step) for run in rows.runs]
         self.call.kept = stacked(pages, self.hooks.fronted, num_text)
 
     def _count(self, rows: BatchRows, mode: Mode) -> None:
@@ -374,3 +339,9 @@ class MaskedEdits:
             editing = edit_state_of(run)
             if editing is not None:
                 editing.stepped(run.computed_share if mode == "masked" else 1.0, mode == "masked")
+
+
+def _reader(run: DenoisingRun) -> PageReader:
+    reader = active_edit(run).reader
+    assert reader is not None
+    return reader

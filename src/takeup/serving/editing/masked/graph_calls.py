@@ -17,62 +17,20 @@ import torch
 
 from takeup.serving.diffusion.contract import DenoisingRun, GraphBuffers
 from takeup.serving.editing.masked.kv_cache import FlatKvCache, IndexTables
-from takeup.serving.editing.masked.template_reader import LoadedPage, TemplatePages
-from takeup.serving.editing.masked.tokens import Page
-
-# Device time between two points of a CUDA stream, measured with events and without synchronizing ----------------------
-
-cuda: Any = torch.cuda  # torch.cuda functions are not annotated
-
-
-class StreamStopwatch:
-    """Keeps the shortest time measured. If not `is_on` (no CUDA device), it measures nothing."""
-
-    def __init__(self, is_on: bool) -> None:
-        self._ends: list[Any] = [cuda.Event(enable_timing=True) for _ in range(2)] if is_on else []
-        self._runs = self._is_waited_for = False
-        self._least_s: float | None = None
-
-    @property
-    def least_s(self) -> float | None:
-        """Shortest time in seconds among completed measurements, or None."""
-        if self._is_waited_for and self._ends[1].query():
-            spent_s = self._ends[0].elapsed_time(self._ends[1]) / 1e3
-            self._least_s = spent_s if self._least_s is None else min(self._least_s, spent_s)
-            self._is_waited_for = False
-        return self._least_s
-
-    def start(self) -> None:
-        """Start a measurement, unless the previous one is still pending on the device."""
-        _ = self.least_s
-        self._runs = bool(self._ends) and not self._is_waited_for
-        if self._runs:
-            self._ends[0].record()
-
-    def stop(self) -> None:
-        """End the measurement, if one was started."""
-        if self._runs:
-            self._ends[1].record()
-            self._runs, self._is_waited_for = False, True
-
-    def forget(self) -> None:
-        """Discard the measurement that was started."""
-        self._runs = False
-
+from takeup.serving.editing.masked.tokens import PLACED, Page
+from takeup.serving.editing.templates.template import PageReader
 
 # Double buffering: prefetch the next step's cached activations on a side stream while a call reads another buffer -----
 
-Read = Callable[[], Sequence[LoadedPage]]
+cuda: Any = torch.cuda  # torch.cuda functions are not annotated
+Read = Callable[[], Sequence[Page]]
 
 
 class PrefetchBuffer(Protocol):
     """Buffer from which a call reads cached activations."""
 
-    def load(self, pages: Sequence[LoadedPage]) -> None:
+    def load(self, pages: Sequence[Page]) -> None:
         """Copy pages in, each to its own rows of the batch."""
-
-    def finish(self, pages: Sequence[LoadedPage]) -> None:
-        """Compute keys and values that were not loaded."""
 
 
 class DoubleBuffer:
@@ -85,8 +43,7 @@ class DoubleBuffer:
         self._places, self._stream = places, stream
         self._filled: list[Any] = [cuda.Event() for _ in places] if self._stream else []
         self._who: list[Hashable] = [None for _ in places]
-        self._pages: list[Sequence[LoadedPage]] = [() for _ in places]
-        self._is_finished = [True for _ in places]
+        self._pages: list[Sequence[Page]] = [() for _ in places]
 
     def now(self, who: Hashable, read: Read) -> int:
         """Number of the buffer that has these pages; they are loaded now if they were not prefetched."""
@@ -96,12 +53,6 @@ class DoubleBuffer:
         if self._stream:
             cuda.current_stream().wait_event(self._filled[number])
         return number
-
-    def finish(self, number: int) -> None:
-        """Compute what was not loaded; call after `soon`, to overlap with the copies for the next step."""
-        if not self._is_finished[number]:
-            self._places[number].finish(self._pages[number])
-            self._is_finished[number] = True
 
     def soon(self, number: int, who: Hashable, read: Read) -> None:
         """Prefetch the next pages into this buffer; the copy waits for work enqueued so far, its last reader."""
@@ -127,7 +78,7 @@ class DoubleBuffer:
             self._places[number].load(pages)
         if self._stream:
             self._filled[number].record(self._stream)
-        self._who[number], self._is_finished[number] = who, False
+        self._who[number] = who
 
 
 # Masked calls for CUDA-graph capture: fixed addresses, few kernels, no hooks ------------------------------------------
@@ -139,12 +90,6 @@ class DoubleBuffer:
 NUM_BUFFERS = 2
 
 
-class KvBuffer(PrefetchBuffer, Protocol):
-    """A buffer whose keys and values are in a `FlatKvCache`."""
-
-    flat: FlatKvCache
-
-
 class KvMemory:
     """KV buffers shared by all kinds of captured calls. `user` is the kind that made the last call."""
 
@@ -152,7 +97,6 @@ class KvMemory:
         self.stream: Any = cuda.Stream() if device.type == "cuda" else None
         self.user: GraphCall | None = None
         self._flats: dict[Hashable, list[FlatKvCache]] = {}
-        self._watches: dict[Hashable, StreamStopwatch] = {}
 
     def flats(self, like: Page) -> list[FlatKvCache]:
         """Buffers for pages of these shapes and dtypes, shared by all callers."""
@@ -160,10 +104,6 @@ class KvMemory:
         if kind not in self._flats:
             self._flats[kind] = [FlatKvCache(like) for _ in range(NUM_BUFFERS)]
         return self._flats[kind]
-
-    def watch(self, kind: Hashable) -> StreamStopwatch:
-        """Stopwatch of the compute time of calls of a kind."""
-        return self._watches.setdefault(kind, StreamStopwatch(self.stream is not None))
 
 
 @dataclass(slots=True, eq=False)
@@ -177,7 +117,7 @@ class MaskedBatch:
     bind: Callable[[Any, MaskedBatch], GraphBuffers]
     tables: IndexTables
     runs: Sequence[DenoisingRun]
-    readers: Sequence[TemplatePages]
+    readers: Sequence[PageReader]
     who: Hashable
     memory: KvMemory
     weights: Hashable = ()
@@ -192,9 +132,9 @@ class MaskedBatch:
         """Step of each edit, `ahead` steps from now."""
         return tuple(run.step + ahead for run in self.runs)
 
-    def pages(self, ahead: int = 0) -> list[LoadedPage]:
+    def pages(self, ahead: int = 0) -> list[Page]:
         """Cached activations of each edit, `ahead` steps from now."""
-        return [reader.page(step) for reader, step in zip(self.readers, self.steps(ahead), strict=True)]
+        return [reader.page(step, PLACED) for reader, step in zip(self.readers, self.steps(ahead), strict=True)]
 
     @property
     def has_next(self) -> bool:
@@ -207,14 +147,13 @@ class MaskedBatch:
 
 
 class GraphCall:
-    """One kind of masked call. `num_front` tokens precede those of the image."""
+    """One kind of masked call."""
 
     num_places = NUM_BUFFERS
 
-    def __init__(self, tables: IndexTables, places: Sequence[KvBuffer], memory: KvMemory, num_front: int = 0) -> None:
-        self._tables, self._places, self._memory, self._num_front = tables, places, memory, num_front
+    def __init__(self, tables: IndexTables, places: Sequence[PrefetchBuffer], memory: KvMemory) -> None:
+        self._tables, self._memory = tables, memory
         self._turns = DoubleBuffer(places, memory.stream)
-        self._watch = memory.watch(tables.sizes)  # replaced by that of the caller in `fill`
         self._current_tables: IndexTables | None = None
 
     def fill(self, masked: MaskedBatch) -> int:
@@ -223,23 +162,17 @@ class GraphCall:
             self._turns.forget()
         if self._memory.user not in {None, self}:
             self._memory.user.let_go()
-        self._memory.user, self._watch = self, masked.memory.watch(masked.kind)
+        self._memory.user = self
         self._set_tables(masked.tables)
         number = self._turns.now((masked.who, masked.steps()), masked.pages)
         if masked.is_alone and masked.has_next:
             self._turns.soon(1 - number, (masked.who, masked.steps(1)), partial(masked.pages, 1))
-        self._turns.finish(number)
-        self._watch.start()
         return number
 
     def _set_tables(self, tables: IndexTables) -> None:
         if tables is not self._current_tables:
             self._tables.take(tables)
             self._current_tables = tables
-
-    def leave(self, masked: MaskedBatch, number: int) -> None:
-        """Finish the call: stop the stopwatch."""
-        self._watch.stop()
 
     def let_go(self) -> None:
         """Release loaded pages, because another kind of call uses the memory next."""
@@ -248,7 +181,6 @@ class GraphCall:
     def forget(self) -> None:
         """Invalidate the buffers after trial calls, which overwrote them."""
         self._turns.forget()
-        self._watch.forget()
 
 
 def like_all(pages: Sequence[Page], device: torch.device, fronted: frozenset[str], num_front: int = 0) -> Page:

@@ -44,7 +44,7 @@ class UnetGraphCall(GraphCall):
     def __init__(self, prepared: PreparedNetwork, masked: MaskedBatch) -> None:
         assert isinstance(masked.tables, ColumnTables)
         tables, device = masked.tables.copied(), prepared.network.device
-        like = like_all([one.whole() for one in masked.pages()], device, frozenset())
+        like = like_all(masked.pages(), device, frozenset())
         kept = {name: one for name, one in like.items() if not name.endswith((MAP, NORM))}
         self._prepared = prepared
         self._kept = [UnetCache(like, tables, flat) for flat in masked.memory.flats(kept)]
@@ -146,7 +146,7 @@ class FluxGraphCall(GraphCall):
     def __init__(self, prepared: PreparedNetwork, masked: MaskedBatch) -> None:
         assert isinstance(masked.tables, TokenTables)
         network, tables = prepared.network, masked.tables.copied()
-        pages, num_text = [one.whole() for one in masked.pages()], tables.num_text
+        pages, num_text = masked.pages(), tables.num_text
         like = like_all(pages, network.device, frozenset(pages[0]) - {OUT}, num_text)
         self._kept = [FluxCache(flat, num_text) for flat in masked.memory.flats(like)]
         self._network, self._own = network, tables.own.flat
@@ -159,7 +159,7 @@ class FluxGraphCall(GraphCall):
         }
         fixed = {"kept_places": tables.behind.flat, "kept_turns": tables.turns}
         self._fixed = [fixed | _packed(prepared.stacks, network, block.attn) for block in self._blocks]
-        super().__init__(tables, self._kept, masked.memory, num_text)
+        super().__init__(tables, self._kept, masked.memory)
 
     def fill(self, masked: MaskedBatch) -> int:
         """Load cached activations and norm modulations of the step; return the buffer number."""
@@ -279,8 +279,6 @@ def tables_for(
 
 def bind(prepared: PreparedNetwork, masked: MaskedBatch) -> GraphBuffers:
     """Buffers and forwards for masked calls of this kind."""
-    for pages in masked.readers:
-        pages.from_rows.plain = prepared.plain
     return (
         FluxGraphCall(prepared, masked) if isinstance(masked.tables, TokenTables) else UnetGraphCall(prepared, masked)
     )

@@ -25,8 +25,8 @@ from takeup.serving.editing.masked.masked_convolutions import (
     gather_tables,
     tokens_of,
 )
-from takeup.serving.editing.masked.tokens import MAP, NORM, OUT, ROWS, Grid, HookState, TokenIndices, grids_of
-from takeup.serving.editing.masked.transformer_blocks import RotaryProcessor, blocks_of
+from takeup.serving.editing.masked.tokens import MAP, NORM, OUT, Grid, HookState, TokenIndices, grids_of
+from takeup.serving.editing.masked.transformer_blocks import RotaryProcessor
 
 # Columns in calls with hooks: record the activations that they need, and read them from the template ------------------
 
@@ -101,17 +101,11 @@ SELF_ATTENTION = "attn1"
 
 
 class MaskingHooks:
-    """Installed on a network until `remove`. `fronted`: names of tensors with text tokens before those of the image.
+    """Installed on a network until `remove`. `fronted`: names of tensors with text tokens before those of the image."""
 
-    With `rows`, block inputs are recorded too.
-    """
-
-    def __init__(
-        self, network: Any, call: HookState | None = None, *, convolutions: bool = False, rows: bool = False
-    ) -> None:
+    def __init__(self, network: Any, call: HookState | None = None, *, convolutions: bool = False) -> None:
         self.network, self.call = network, call or HookState()
         self._columns: MaskedConvolutions | None = None
-        self._records_rows = rows
         self.fronted: frozenset[str] = frozenset()
         self._handles: list[Any] = []
         self._recorders: list[Any] = []
@@ -129,12 +123,8 @@ class MaskingHooks:
 
     def install(self) -> None:
         """Register the hooks; no effect if they are registered already."""
-        if self._handles:
-            return
-        self._install()
-        for block in blocks_of(self.network) if self._records_rows else ():
-            note = partial(_note_rows, self.call, block.name + ROWS)
-            self._handles.append(block.module.register_forward_pre_hook(note, with_kwargs=True))
+        if not self._handles:
+            self._install()
 
     def remove(self) -> None:
         """Remove the hooks and restore the attention processors."""
@@ -209,11 +199,6 @@ class MaskingHooks:
 
 def _named(network: Any, kind: str) -> Iterator[tuple[str, Any]]:
     return ((name, module) for name, module in network.named_modules() if type(module).__name__ == kind)
-
-
-def _note_rows(call: HookState, name: str, module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-    if call.mode == "record":
-        call.recorded[name] = (inputs[0] if inputs else named["hidden_states"]).detach()
 
 
 def _taken_before(call: HookState, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

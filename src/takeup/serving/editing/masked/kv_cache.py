@@ -20,7 +20,6 @@ from takeup.serving.editing.masked.masked_convolutions import (
     entry_table,
     gather_tables,
 )
-from takeup.serving.editing.masked.template_reader import LoadedPage, page_rows
 from takeup.serving.editing.masked.tokens import MAP, NORM, OUT, Grid, Page, TokenIndices, copy_named, grids_of
 
 # Index tables at fixed addresses: a CUDA graph reads them in place; new contents are copied in ------------------------
@@ -60,6 +59,15 @@ class FlatKvCache:
         self.values = torch.zeros(sum(sizes.values()), dtype=like.dtype, device=like.device)
         parts = torch.split(self.values, list(sizes.values()))
         self.views = {name: part.view(page[name].shape) for (name, part) in zip(sizes, parts, strict=True)}
+
+
+def page_rows(pages: Sequence[Page]) -> Iterator[tuple[range, Page]]:
+    """Pages, each with the range of its rows in the batch."""
+    first = 0
+    for page in pages:
+        rows = range(first, first + len(page[OUT]))
+        first = rows.stop
+        yield rows, page
 
 
 def write_tokens(kept: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
@@ -104,16 +112,10 @@ class FluxCache:
         self._views_of: dict[range, dict[str, torch.Tensor]] = {}
 
     @torch.no_grad()
-    def load(self, pages: Sequence[LoadedPage]) -> None:
+    def load(self, pages: Sequence[Page]) -> None:
         """Copy the pages of the templates in, each to its own rows of the batch."""
-        for rows, one in page_rows(pages):
-            copy_named(one.page, self._into(rows))
-
-    @torch.no_grad()
-    def finish(self, pages: Sequence[LoadedPage]) -> None:
-        """Compute keys and values of blocks whose inputs were loaded instead."""
-        for rows, one in page_rows(pages):
-            copy_named(one.made(), self._into(rows))
+        for rows, page in page_rows(pages):
+            copy_named(page, self._into(rows))
 
     def _into(self, rows: range) -> dict[str, torch.Tensor]:
         if rows not in self._views_of:
@@ -175,18 +177,12 @@ class UnetCache:
         self._views_of: dict[range, list[dict[str, torch.Tensor]]] = {}
 
     @torch.no_grad()
-    def load(self, pages: Sequence[LoadedPage]) -> None:
+    def load(self, pages: Sequence[Page]) -> None:
         """Copy the pages of the templates in, each to its own rows of the batch."""
-        for rows, one in page_rows(pages):
-            self._bring_rims(one.page, rows)  # first: `part` synchronizes with all copies enqueued before
+        for rows, page in page_rows(pages):
+            self._bring_rims(page, rows)  # first: `part` synchronizes with all copies enqueued before
             for into in self._into(rows):
-                copy_named(one.page, into)
-
-    @torch.no_grad()
-    def finish(self, pages: Sequence[LoadedPage]) -> None:
-        """Compute keys and values of blocks whose inputs were loaded instead."""
-        for rows, one in page_rows(pages):
-            copy_named(one.made(), self._into(rows)[0])
+                copy_named(page, into)
 
     def _bring_rims(self, page: Page, rows: range) -> None:
         far = []

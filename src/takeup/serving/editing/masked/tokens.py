@@ -12,8 +12,8 @@ from torch.nn.functional import adaptive_max_pool2d, max_pool2d
 
 # Cached activations of templates as input of a call: the rows of its requests concatenated, in a private copy ---------
 
-MAP, NORM, ROWS, OUT = ".map", ".norm", ".x", "out"
-"""How names end under which inputs of convolutions, norms and blocks are kept; the name of the network's answer."""
+MAP, NORM, OUT = ".map", ".norm", "out"
+"""How names end under which inputs of convolutions and norms are kept; the name of the network's answer."""
 PLACED = (MAP, NORM, ".k", ".v", OUT)
 """How names end of what recorded calls have places for, to which it can be copied from anywhere."""
 

@@ -176,17 +176,6 @@ class Template:
         return replace(self, pages=tuple(moved), known=self.known.to(device))
 
 
-@dataclass(frozen=True, slots=True)
-class PageSelection:
-    """Selection of a page: all tensors not in `left`. Names ending in `far` stay on the host, if uncompressed."""
-
-    left: frozenset[str] = frozenset()
-    far: tuple[str, ...] = ()
-
-
-WHOLE_PAGE = PageSelection()
-
-
 class PageReader:
     """Reads the pages of a template, best in order: a page may hold only deltas to the one before.
 
@@ -194,31 +183,26 @@ class PageReader:
     """
 
     def __init__(self, template: Template, device: torch.device | None = None) -> None:
-        self.template, self.device, self._wanted = template, device, WHOLE_PAGE
+        self.template, self.device = template, device
+        self._far: tuple[str, ...] = ()
         self._step, self._page = -1, dict[str, torch.Tensor]()
-
-    @property
-    def is_near(self) -> bool:
-        """Whether the template is already on the device."""
-        return all(one.values.device == self.device for one in self.template.pages[0].values())
 
     def has(self, step: int) -> bool:
         """Whether the template includes this step."""
         return step < self.template.num_steps
 
-    def page(self, step: int, wanted: PageSelection = WHOLE_PAGE) -> dict[str, torch.Tensor]:
-        """Activations of a step by name: read-only."""
-        if step < self._step or wanted != self._wanted:
-            self._step, self._page, self._wanted = self.template.start_of(step) - 1, {}, wanted
+    def page(self, step: int, far: tuple[str, ...] = ()) -> dict[str, torch.Tensor]:
+        """Activations of a step by name: read-only. Names that end in `far` stay on the host, if uncompressed."""
+        if step < self._step or far != self._far:
+            self._step, self._page, self._far = self.template.start_of(step) - 1, {}, far
         while self._step < step:
             self._step += 1
-            packed = self.template.pages[self._step].items()
-            here = {name: self._here(name, one) for name, one in packed if name not in wanted.left}
+            here = {name: self._here(name, one) for name, one in self.template.pages[self._step].items()}
             self._page = unpack_page(here, self._page)
         return self._page
 
     def _here(self, name: str, packed: PackedTensor) -> PackedTensor:
-        stays = name.endswith(self._wanted.far) and self.template.is_plain and packed.values.is_pinned()
+        stays = name.endswith(self._far) and self.template.is_plain and packed.values.is_pinned()
         if stays or self.device in {None, packed.values.device}:
             return packed
         return _moved(packed, partial(_sent, device=self.device))

@@ -87,7 +87,6 @@ def workers_for(compute: Executor, nets: Mapping[str, Any]) -> dict[str, Control
 
 EDITOR = "takeup.serving.editing.masked.editor:MaskedEditor"
 """The editor of servers."""
-FORMATS = "takeup.serving.editing.masked.template_reader:fastest_forms"
 
 GIBI = 2**30
 
@@ -98,7 +97,6 @@ class TemplateStorage:
 
     `device_bytes` are those of an accelerator, where there is one: edits need not wait for templates that lie there.
     None: six tenths of what is free once the model is loaded.
-    With rows, templates are half again as large, and those in memory of the host come faster.
     """
 
     folder: Path | None = None
@@ -107,7 +105,6 @@ class TemplateStorage:
     disk_bytes: int = 64 * GIBI
     tenant_bytes: int = 8 * GIBI
     packing_error: float = 0.0
-    has_rows: bool = False
 
 
 NO_TEMPLATES = TemplateStorage(memory_bytes=0)
@@ -168,10 +165,7 @@ def make_editor(family: Family, room: TemplateStorage, *, binds: bool = False) -
         on_device = free_bytes * 6 // 10 if room.device_bytes is None else room.device_bytes
     tiers = TierCapacities(on_device, room.memory_bytes, on_disk, room.tenant_bytes)
     store = TemplateStore(AdapterLERC, tiers, room.folder, family.network.device)
-    formats = load(FORMATS) if room.has_rows else None
-    editor: Editor = load(EDITOR)(
-        family, store, budget=room.packing_error, identity=_bytes_of, binds=binds, formats=formats
-    )
+    editor: Editor = load(EDITOR)(family, store, budget=room.packing_error, identity=_bytes_of, binds=binds)
     return editor
 
 
