@@ -10,6 +10,7 @@ from takeup.caching.model import Task as Task
 from takeup.caching.model import Workload as Workload
 from takeup.caching.policies import POLICIES as POLICIES
 from takeup.caching.policies import find_policy as find_policy
+from takeup.caching.report import report_of as report_of
 from takeup.caching.simulate.compiled.replay import replay as replay
 from takeup.caching.traces import generate as generate
 from takeup.caching.traces import read_trace as read_trace

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Floats, Ints
+from takeup.core.report import Reported
 from takeup.errors import BadInput
 
 BlockId = Hashable
@@ -178,7 +179,7 @@ class EngineModel:
 
 
 @dataclass(frozen=True, slots=True)
-class CachingResult:
+class CachingResult(Reported):
     """What one run under one policy did. Shares are of block accesses unless named otherwise."""
 
     policy: str

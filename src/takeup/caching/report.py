@@ -57,6 +57,15 @@ def job_report(
     )
 
 
+def report_of(result: CachingResult) -> Report:
+    """What a policy did with one size of the cache."""
+    policy, _, *rest = _row(result, result, result.capacity_bytes)
+    columns = (COLUMNS[0], Column("cache", "MB", digits=1), *COLUMNS[2:])
+    note = "hits and effective hits: per access; inactive: share of bytes in memory without a later read"
+    table = Table("Result", columns, ((policy, result.capacity_bytes / 1e6, *rest),), note)
+    return Report(f"{policy} on {result.workload}", "caching", {}, 0, (table,), _bars([result]))
+
+
 def _row(result: CachingResult, first: CachingResult, working_set_bytes: int) -> tuple[Cell, ...]:
     return (
         result.policy,

@@ -25,6 +25,7 @@ from takeup.cluster.policies import POLICIES as POLICIES
 from takeup.cluster.policies import find_policy as find_policy
 from takeup.cluster.quota.allocator import Goal as Goal
 from takeup.cluster.quota.allocator import SpotQuota as SpotQuota
+from takeup.cluster.report.outcomes import report_of as report_of
 from takeup.cluster.scheduling.outcome import Metrics as Metrics
 from takeup.cluster.scheduling.outcome import Outcome as Outcome
 from takeup.cluster.simulate import replay as replay

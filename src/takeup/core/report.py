@@ -232,6 +232,31 @@ class Report:
             raise BadInput(f"{path}: {error}") from error
 
 
+class Reported:
+    """A result of the library. It shows itself as the report that `report_of`, a public name of its domain, makes."""
+
+    __slots__ = ()
+
+    def report(self) -> Report:
+        """The result as tables and charts; its scenario is empty, because no command made it."""
+        domain = import_module(".".join(type(self).__module__.split(".")[:2]))
+        report = domain.report_of(self)
+        assert isinstance(report, Report)
+        return report
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first chart and the tables."""
+        return self.report()._repr_html_()
+
+    def to_arrow(self, number: int = 0) -> Any:
+        """A table of the report, as a table of pyarrow."""
+        return self.report().to_arrow(number)
+
+    def to_pandas(self, number: int = 0) -> Any:
+        """A table of the report, as a DataFrame of pandas."""
+        return self.report().to_pandas(number)
+
+
 def _plain(value: object, where: str) -> Any:
     """`value` as plain JSON types; `where` is its path for error messages."""
     if is_dataclass(value):

@@ -12,6 +12,7 @@ from takeup.edge.model import with_objective as with_objective
 from takeup.edge.planning import solve as solve
 from takeup.edge.policies import POLICIES as POLICIES
 from takeup.edge.policies import find_policy as find_policy
+from takeup.edge.report import report_of as report_of
 from takeup.edge.results import Played as Played
 from takeup.edge.results import PlayedTask as PlayedTask
 from takeup.edge.results import SimulatedTask as SimulatedTask

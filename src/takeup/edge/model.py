@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Bools, Floats, Ints
+from takeup.core.report import Reported
 from takeup.errors import BadInput, UnknownName
 
 PER_DEVICE = ("bits", "cycles", "deadlines_s", "releases_s", "values_j")
@@ -302,7 +303,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class Answer(Reported):
     """An allocation, the energy it saves over running everything locally, and what no allocation can exceed.
 
     `extra_j` is the sum of the values of the offloading devices. The bound is on the worth: saving plus values.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from takeup.core.report import Cell, Column, Series, Table
+from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.edge.model import Allocation, Answer, Instance
 from takeup.edge.results import Played, PlayedTask, ServiceWindow, SimulationResult
 from takeup.edge.traces.library import BestKnown, CellTraits
@@ -324,3 +324,41 @@ def _ms(seconds: float | None) -> float | None:
 def _mean(values: Iterable[float]) -> float | None:
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else None
+
+
+# Results of the library -----------------------------------------------------------------------------------------------
+
+
+def report_of(result: Answer | Played | SimulationResult) -> Report:
+    """A plan, a measured execution or a simulation as a report."""
+    match result:
+        case Answer():
+            title, tables, chart = "Plan", (_plan_table(result), certificate_table(result)), _energy_bars(result)
+        case Played():
+            title, tables, chart = "Execution", (played_table(result),), played_gantt(result)
+        case SimulationResult():
+            title, tables, chart = "Simulation", (served_table([result]),), served_series([result])
+    return Report(title, "edge", {}, 0, tables, (chart,))
+
+
+def _plan_table(answer: Answer) -> Table:
+    """One row for each device, with what is known without its instance."""
+    plan = answer.allocation
+    columns = (Column("device"), Column("offloads"), Column("subcarriers"), Column("energy", "mJ", 3), Column("why"))
+    rows = tuple(
+        (each.device, each.offload, len(plan.group(each.device)), _ms(plan.energies_j[each.device]), each.reason)
+        for each in answer.decisions()
+    )
+    return Table("Decisions", columns, rows)
+
+
+def _energy_bars(answer: Answer) -> Series:
+    rows: tuple[dict[str, Cell], ...] = tuple(
+        {
+            "device": str(each.device),
+            "energy": _ms(answer.allocation.energies_j[each.device]),
+            "runs": "at the site" if each.offload else "on the device",
+        }
+        for each in answer.decisions()
+    )
+    return Series("Energy of the devices", "device", "energy", rows, "runs", y_unit="mJ", kind="bar")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeup.core.arrays import Floats, Ints
+from takeup.core.report import Reported
 from takeup.core.stats import time_weighted_mean
 from takeup.errors import BadInput
 
@@ -37,7 +38,7 @@ class PlayedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class Played(Reported):
     """All tasks in the order of devices, and how they were played.
 
     A second of the instance took `slowdown` seconds of the machine, a bit `bits_factor` bits. A deadline counts as met
@@ -127,7 +128,7 @@ class ServiceWindow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SimulationResult:
+class SimulationResult(Reported):
     """A run of the site: the tasks in the order of the instance, and what was in use.
 
     `num_plans` counts how often the policy was asked, `num_kept` how often its answer would have dropped a task that

@@ -3,6 +3,7 @@ from takeup.serving.diffusion.addons.controlnet.addon import Controls as Control
 from takeup.serving.diffusion.addons.lora.addon import Loras as Loras
 from takeup.serving.diffusion.engine.steps import StepEngine as StepEngine
 from takeup.serving.diffusion.engine.tiny import tiny as tiny
+from takeup.serving.experiment import report_of as report_of
 from takeup.serving.model import Access as Access
 from takeup.serving.model import AdapterReplay as AdapterReplay
 from takeup.serving.model import Arrival as Arrival

@@ -253,7 +253,7 @@ class Request:
     network in Flux; `true_guidance` is for Flux with a negative prompt. `options` are further arguments of the pipeline
     by name, such as `prompt_2` or `clip_skip`. `late_steps` is the bound K: at most K steps
     run without the LoRAs while they are loaded; 0 waits for them. The first `plain_steps` always run without LoRAs.
-    `deadline_s` is a time of the engine's clock.
+    `deadline_s` is a time of the engine's clock. `tenant`: for whom; the image does not depend on it.
     """
 
     prompt: str
@@ -274,6 +274,7 @@ class Request:
     late_steps: int = 0
     plain_steps: int = 0
     deadline_s: float | None = None
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         if self.num_steps < 1:

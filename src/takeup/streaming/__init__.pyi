@@ -10,6 +10,7 @@ from takeup.streaming.model import Estimate as Estimate
 from takeup.streaming.model import Player as Player
 from takeup.streaming.model import QoeMetrics as QoeMetrics
 from takeup.streaming.model import Views as Views
+from takeup.streaming.report import report_of as report_of
 from takeup.streaming.solvers import SOLVERS as SOLVERS
 from takeup.streaming.solvers import find_solver as find_solver
 from takeup.streaming.traces import ThroughputLog as ThroughputLog

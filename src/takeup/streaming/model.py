@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from takeup.core.arrays import Floats
+from takeup.core.report import Reported
 from takeup.errors import BadInput, UnknownName
 
 
@@ -49,7 +50,7 @@ def _are_rates(generator: Floats) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class CapacityFit:
+class CapacityFit(Reported):
     """A fitted capacity and what was chosen for it; `misfit` is its relative error for a lone viewer.
 
     A link with outages has one state more than `num_slow` times `num_fast`. `pieces` are the measurements themselves,
@@ -230,7 +231,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class QoeMetrics:
+class QoeMetrics(Reported):
     """What viewers experience, from equations or from a simulation; both fill the same fields.
 
     A stall is a buffer that runs empty while the download goes on; `num_stalls` counts them per video without the

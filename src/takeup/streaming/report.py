@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeup.core.report import Cell as TableCell
-from takeup.core.report import Column, Series, Table
+from takeup.core.report import Column, Report, Series, Table
 from takeup.streaming.capacity_fit import settled_law
-from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics
+from takeup.streaming.model import Capacity, CapacityFit, Cell, Player, QoeMetrics
 
 QUANTITIES = {
     "startup_s": "start-up (s)",
@@ -18,6 +18,7 @@ QUANTITIES = {
     "finished_early": "downloaded before start",
     "blocked_share": "blocked",
 }
+SHARES = ("stall_probability", "finished_early", "blocked_share")
 ANSWER_COLUMNS = (
     Column("arrivals", "1/s"),
     Column("load", digits=2),
@@ -129,3 +130,19 @@ def cdf_series(curves: Sequence[Curve]) -> Series:
     """Distribution of the start-up delay; its jumps are real."""
     note = "A jump is the probability that the number of users did not change while the video waited."
     return curve_series("Start-up delay", "delay", "P(start-up ≤ delay)", curves, note=note)
+
+
+def report_of(result: QoeMetrics | CapacityFit) -> Report:
+    """What viewers experience, or the fitted capacity of a link, as a report."""
+    if isinstance(result, CapacityFit):
+        table = capacity_table(result.capacity)
+        states: tuple[dict[str, TableCell], ...] = tuple({"level": row[0], "share": row[1]} for row in table.rows)
+        chart = Series("Share of time at each level", "level", "share", states, x_unit="of the mean", kind="point")
+        title = f"Capacity of a link of {result.mean_bps / 1e6:.3g} Mbit/s"
+        return Report(title, "streaming", {}, 0, (table,), (chart,))
+    table = estimates_table({result.source: result})
+    bars: tuple[dict[str, TableCell], ...] = tuple(
+        {"videos": label, "share": getattr(result, name).value} for name, label in QUANTITIES.items() if name in SHARES
+    )
+    chart = Series("Shares of the videos", "videos", "share", bars, "videos", kind="bar")
+    return Report(f"Playback by {result.source}", "streaming", {}, 0, (table,), (chart,))

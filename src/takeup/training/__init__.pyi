@@ -12,6 +12,7 @@ from takeup.training.pipelines.schedule import Span as Span
 from takeup.training.pipelines.schedule import Timeline as Timeline
 from takeup.training.pipelines.timing.evaluation import least_iteration_s as least_iteration_s
 from takeup.training.pipelines.timing.evaluation import timeline_of as timeline_of
+from takeup.training.report import report_of as report_of
 from takeup.training.traces.profiles import load_profile as load_profile
 from takeup.training.traces.profiles import load_schedule as load_schedule
 from takeup.training.traces.profiles import random_profile as random_profile

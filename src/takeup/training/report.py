@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from takeup.core.report import Cell, Column, Series, Table
+from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.training.pipelines.schedule import OpKind, PipelinePlan, Timeline
+from takeup.training.pipelines.timing.evaluation import timeline_of
 from takeup.training.stragglers.locate.whatif import LEAST_SAVING, Diagnosis
 
 MS = 1e3
@@ -98,6 +99,27 @@ def delay_series(plans: Mapping[float, Sequence[PipelinePlan]], kind: str) -> Se
         for plan in given
     )
     return Series(f"Iteration time by {kind}", "delay", "iteration", rows, "planner", None, "ms", "ms")
+
+
+def report_of(result: PipelinePlan | Timeline) -> Report:
+    """A plan, or when the operations of a schedule run, as a report."""
+    if isinstance(result, Timeline):
+        title, tables, timeline = "Timeline", (_ranks_table(result),), result
+    else:
+        title, timeline = f"Plan of {result.planner}", timeline_of(result.schedule, result.profile)
+        tables = (comparison_table([result], [timeline]), stages_table(result))
+    return Report(title, "training", {}, 0, tables, (gantt(timeline),))
+
+
+def _ranks_table(timeline: Timeline) -> Table:
+    columns = (Column("rank"), Column("computes", "ms", 2), Column("idle", "%", 1), Column("peak in flight"))
+    times = zip(timeline.starts_s, timeline.ends_s, timeline.peak_live, strict=True)
+    busy = [(float((ends - starts).sum()), peak) for starts, ends, peak in times]
+    rows = tuple(
+        (rank, MS * busy_s, 100 * max(0.0, 1 - busy_s / timeline.iteration_s), peak)
+        for rank, (busy_s, peak) in enumerate(busy)
+    )
+    return Table("Ranks", columns, rows, f"an iteration takes {MS * timeline.iteration_s:.4g} ms")
 
 
 def gantt(timeline: Timeline, title: str = "What ranks do") -> Series:

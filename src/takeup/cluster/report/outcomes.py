@@ -7,7 +7,7 @@ import numpy as np
 from takeup.cluster.model import Grade
 from takeup.cluster.scheduling.outcome import DurationSummary, Metrics, Outcome
 from takeup.core.arrays import Floats
-from takeup.core.report import Cell, Column, Series, Table
+from takeup.core.report import Cell, Column, Report, Series, Table
 
 # Replays as tables: schedulers side by side, what each kind of job saw, and pool by pool ------------------------------
 #
@@ -208,3 +208,10 @@ def _points(outcome: Outcome, hourly: Floats, name: str) -> Iterator[Row]:
     for place in range(0, len(hourly), step):
         mean = float(np.nan_to_num(hourly[place : place + step], posinf=0.0).mean())
         yield {"day": (first_h + place) / HOURS_A_DAY, name: mean}
+
+
+def report_of(outcome: Outcome) -> Report:
+    """A replay: evictions, waiting, pools, and GPUs in use over time."""
+    tables = (schedulers_table([outcome]), classes_table([outcome]), pools_table([outcome]))
+    charts = (allocation_series([outcome]), quota_series(outcome), eviction_series([outcome]))
+    return Report(f"{outcome.scheduler} on {outcome.workload}", "cluster", {}, 0, tables, charts)

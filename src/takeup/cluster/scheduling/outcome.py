@@ -10,6 +10,7 @@ import numpy as np
 
 from takeup.cluster.model import Grade, Kind
 from takeup.core.arrays import Bools, Floats, Ints
+from takeup.core.report import Reported
 
 DAY_S = 86_400.0
 NORMAL_95 = 1.96
@@ -61,7 +62,7 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class Outcome(Reported):
     """A replay. Job arrays follow the workload; a job that is larger than its pool has `fits` False and no times.
 
     Hour arrays are `[pool, hour, ...]`; the hours of a pool's series count from time 0, the last one holds what

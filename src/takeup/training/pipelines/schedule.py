@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Floats, Ints
+from takeup.core.report import Reported
 from takeup.errors import BadInput
 from takeup.training.pipelines.profile import Profile
 
@@ -205,7 +206,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+class Timeline(Reported):
     """Start and end of every operation of a schedule, by rank and in its order.
 
     `peak_live` is, for every rank, the peak number of pairs of stage and micro-batch whose F had started and whose
@@ -237,7 +238,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PipelinePlan:
+class PipelinePlan(Reported):
     """A schedule, its predicted time, and the reason for it.
 
     `profile` is the one the schedule is for: a planner that cuts stages into chunks changes the profile it was given.
