@@ -94,15 +94,6 @@ def test_out_holds_the_report_as_data_text_page_and_charts(run: Run) -> None:
     assert Report.load(Path("folder/report.json")).title == "Caching: lru on zip"
 
 
-def test_the_readable_engine_gives_the_same_report_as_the_compiled_one(run: Run) -> None:
-    arguments = ("caching", "simulate", "lerc", "--workload", "scan", "--capacity", "30%", "--json", "--quiet")
-    fast = Report.from_json(run(*arguments).out)
-    plain = Report.from_json(run(*arguments, "--plain").out)
-
-    for quick, slow in zip(fast.tables[0].rows[0], plain.tables[0].rows[0], strict=True):
-        assert quick == pytest.approx(slow)
-
-
 # Exit codes -----------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from takeup.caching import experiment
 from takeup.caching.experiment import CachingScenario, load, run, run_again
 from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import find_policy
@@ -110,9 +111,12 @@ def expected_hits(data: Workload, policy: str, capacity_bytes: int) -> CachingRe
     return simulate(find_policy(policy), data, EngineModel(capacity_bytes))
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_comparing_gives_a_row_for_each_policy_at_each_size(plain: bool) -> None:
-    asked = scenario(policies=["lru", "lerc"], capacities=["20%", "600MB"], plain=plain)
+@pytest.mark.parametrize("worth_kernels", [0, 30_000])
+def test_comparing_gives_a_row_for_each_policy_at_each_size(
+    worth_kernels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "WORTH_KERNELS", worth_kernels)
+    asked = scenario(policies=["lru", "lerc"], capacities=["20%", "600MB"])
     report = run(asked, quiet=True)
     data, _ = load(asked)
     sizes = [round(0.2 * data.working_set_bytes), 600_000_000]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -35,6 +35,7 @@ RECORDED = "recorded"  # a size of the cache: that of the run in the event log
 UNROLL_BYTES = 1 << 20  # what Spark reserves for a block that it begins to store, spark.storage.unrollMemoryThreshold
 EXECUTION_SHARE = 0.5  # of the pool, which tasks may take from stored blocks: 1 - spark.memory.storageFraction
 GIVES_WAY = 1.01  # times the task time of Spark's own rule
+WORTH_KERNELS = 30_000  # accesses; below that, loading the kernels takes longer than the plain engine
 WORTH_PROCESSES = 20_000_000  # accesses; below that, starting processes takes longer than the replay
 
 
@@ -105,14 +106,21 @@ def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False
     if scenario.verb == "whatif":
         return _whatif(scenario, quiet)
     data, notes = load(scenario)
+    quick = _quick(scenario, data, len(scenario.capacities) * len(scenario.policies))
     points: list[Point] = [
-        (scenario, policy, _size_bytes(size, data)) for size in scenario.capacities for policy in scenario.policies
+        (quick, policy, _size_bytes(size, data)) for size in scenario.capacities for policy in scenario.policies
     ]
     with progress(f"caching {scenario.verb}", len(points), quiet=quiet) as tick:
         num_processes = None if data.num_accesses * len(points) > WORTH_PROCESSES else 1
         results = sweep(_replay_jobs, points, on=on, num_processes=num_processes, progress=lambda done, total: tick())
     title, whole_bytes = _title(scenario, data), data.working_set_bytes
     return job_report(results, whole_bytes, title, scenario.model_dump(), scenario.seed, notes)
+
+
+def _quick(scenario: CachingScenario, data: Workload, num_runs: int) -> CachingScenario:
+    """The scenario on the engine that is done first: the plain one where there is little to replay."""
+    plain = scenario.plain or data.num_accesses * num_runs < WORTH_KERNELS
+    return scenario.model_copy(update={"plain": plain})
 
 
 def _size_bytes(text: str, data: Workload) -> int:
@@ -174,24 +182,27 @@ def _model(scenario: CachingScenario, capacity_bytes: int) -> EngineModel:
 
 def _replay_jobs(point: Point) -> CachingResult:
     scenario, policy, capacity_bytes = point
+    spec, model = find_policy(policy), _model(scenario, capacity_bytes)
     if scenario.verb == "whatif":
-        return _replay_log(scenario, find_policy(policy), capacity_bytes)
-    workload = load(scenario)[0]
-    if scenario.plain:
-        return simulate(find_policy(policy), workload, _model(scenario, capacity_bytes))
+        return _replay_log(scenario, spec, model)
+    return _engine(scenario.plain)(spec, load(scenario)[0], model)
+
+
+def _engine(plain: bool) -> Callable[[PolicySpec, Workload, EngineModel], CachingResult]:
+    """The plain engine or the compiled one, which is imported only where it is used: that takes a second."""
+    if plain:
+        return simulate
     from takeup.caching.simulate.compiled.replay import replay
 
-    return replay(find_policy(policy), workload, _model(scenario, capacity_bytes))
+    return replay
 
 
-def _replay_log(scenario: CachingScenario, spec: PolicySpec, capacity_bytes: int) -> CachingResult:
+def _replay_log(scenario: CachingScenario, spec: PolicySpec, model: EngineModel) -> CachingResult:
     """As the plug-in runs: without a profile, policies that use the graph also guess what later jobs read.
 
     Where that costs more than Spark's own rule, the plug-in notices and gives way.
     """
-    from takeup.caching.simulate.compiled.replay import replay
-
-    log, model = _load_log(scenario), _model(scenario, capacity_bytes)
+    log, replay = _load_log(scenario), _engine(scenario.plain)
     if spec.offline or not spec.uses_table or scenario.profile == "recurring":
         return replay(spec, log.workload, model)
     result = simulate(spec, log.workload, model, expected=expected_by_job(log.workload, log.kinds))
@@ -204,8 +215,9 @@ def _whatif(scenario: CachingScenario, quiet: bool) -> Report:
     """Every policy at every size under several assumptions: the first is the prediction, the others its range."""
     log = _load_log(scenario)
     sizes = _pool_sizes(scenario, log)
+    quick = _quick(scenario, log.workload, 4 * len(sizes) * len(scenario.policies))  # four assumptions at most
     points = [
-        (scenario.model_copy(update={"profile": profile}), policy, capacity_bytes)
+        (quick.model_copy(update={"profile": profile}), policy, capacity_bytes)
         for size in sizes
         for policy in scenario.policies
         for profile, capacity_bytes in _assumptions(scenario.profile, log, size)
