@@ -113,6 +113,22 @@ def test_compatible_requests_share_one_call_a_step(sdxl: Any) -> None:
     assert engine.num_calls == 2
 
 
+def test_a_tenant_with_many_images_does_not_slow_down_another_one(sdxl: Any) -> None:
+    engine = StepEngine(sdxl)
+    flood = [engine.submit(request(4, seed=seed, tenant="flood")) for seed in range(6)]
+    engine.advance()
+    single = engine.submit(request(3, seed=9, tenant="single"))
+    before = engine.num_calls
+    while not single.is_over:
+        engine.advance()
+
+    assert engine.num_calls - before == 3
+    assert [ticket.run.step for ticket in flood] == [1] * 6
+    engine.run()
+    assert gap(flood[0].result().latents, stock_latents(sdxl, request(4, seed=0))) < EXACT
+    assert gap(single.result().latents, stock_latents(sdxl, request(3, seed=9))) < EXACT
+
+
 def test_other_sizes_and_full_calls_need_calls_of_their_own(sdxl: Any) -> None:
     engine = StepEngine(sdxl, max_rows=4)
     for seed in range(3):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.diffusion.policies import Grouping, one_by_one
+from takeup.serving.diffusion.policies import PAUSED_SHARE, Grouping, TenantTurns, one_by_one
 from takeup.serving.model import Candidate, ControlUse, LoraUse, Request
 from takeup.serving.scheduling.adapters import bound_for, measured_bound
 
@@ -50,6 +50,32 @@ def test_alone_means_a_call_for_each() -> None:
 def test_calls_must_have_room_for_both_branches() -> None:
     with pytest.raises(BadInput, match="at least 2"):
         Grouping(1)
+
+
+def test_one_tenant_never_waits_for_itself() -> None:
+    assert TenantTurns()([("a", 2), ("a", 2), ("a", 1)]) == [0, 1, 2]
+    assert TenantTurns()([]) == []
+
+
+def test_tenants_with_about_as_many_rows_step_together() -> None:
+    assert TenantTurns()([("a", 2), ("b", 2), ("b", 2)]) == [0, 1, 2]
+
+
+def test_a_tenant_with_far_more_rows_pauses_while_the_others_step() -> None:
+    turns = TenantTurns()
+    rows = [("flood", 2)] * 8 + [("a", 2), ("b", 2)]
+
+    assert turns(rows) == [8, 9]
+    assert turns(rows[:8]) == list(range(8))
+
+
+def test_a_paused_tenant_gets_its_share_of_the_rows() -> None:
+    turns = TenantTurns()
+    rows = [("flood", 2)] * 4 + [("a", 2)]
+    taken = [len(turns(rows)) for _ in range(400)]
+
+    assert taken.count(5) * 8 == pytest.approx(PAUSED_SHARE * 400 * 2, rel=0.1)
+    assert set(taken) == {1, 5}
 
 
 def test_k_is_the_last_step_until_which_all_latents_are_alike() -> None:

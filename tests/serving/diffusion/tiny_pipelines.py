@@ -275,7 +275,7 @@ def pixart() -> Any:
         text_encoder=tiny._t5(tokenizer),
         vae=tiny._vae(),
         transformer=transformer.eval(),
-        scheduler=diffusers().DDIMScheduler(**tiny._trained_with()),
+        scheduler=diffusers().DDIMScheduler(**tiny.CONFIGS["training"]),
     )
 
 

@@ -167,6 +167,27 @@ def test_the_tenant_with_the_fewest_running_items_is_next() -> None:
     assert queue.pop(()) == ("b1", "b")
 
 
+def test_a_tenant_that_sends_most_leaves_a_slot_for_the_next_one() -> None:
+    async def play() -> tuple[int, int]:
+        queue, over = AdmissionQueue(4, Admission(100), tenants=("flood", "single")), asyncio.Event()
+
+        async def one(tenant: str) -> None:
+            async with queue.slot(tenant=tenant):
+                await over.wait()
+
+        flood = [asyncio.create_task(one("flood")) for _ in range(10)]
+        await asyncio.sleep(0)
+        alone = queue.num_running
+        flood.append(asyncio.create_task(one("single")))
+        await asyncio.sleep(0)
+        both = queue.num_running
+        over.set()
+        await asyncio.gather(*flood)
+        return alone, both
+
+    assert asyncio.run(play()) == (3, 4)
+
+
 def test_places_are_kept_for_tenants_that_use_less_than_their_share() -> None:
     inside = {"a": 9, "b": 1}
 

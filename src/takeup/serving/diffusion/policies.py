@@ -1,12 +1,44 @@
-"""Decisions of the step loop, all pure: batching, token capacity, LoRA form, and reuse of ControlNet residuals."""
+"""Decisions of the step loop, all pure: turns of tenants, batching, token capacity, reuse of ControlNet residuals."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 from takeup.errors import BadInput
 from takeup.serving.model import Candidate
+
+# Turns of tenants: many images of one tenant do not slow down those of the others -------------------------------------
+#
+# At a step boundary the tenant with the fewest rows makes a step, and so does each with at most twice as many. The
+# others pause, but gain a share of the rows that are computed meanwhile, so that they still progress.
+
+MOST_ROWS_RATIO = 2
+PAUSED_SHARE = 1 / 16
+
+
+class TenantTurns:
+    """Called once for each step; `paused_rows` is what paused tenants have gained since their last step."""
+
+    def __init__(self) -> None:
+        self.paused_rows = 0.0
+
+    def __call__(self, rows: Sequence[tuple[str, int]]) -> list[int]:
+        """The indices of the requests that make the next step, given the tenant and the number of rows of each."""
+        total: Counter[str] = Counter()
+        for tenant, num_rows in rows:
+            total[tenant] += num_rows
+        most = MOST_ROWS_RATIO * min(total.values(), default=0)
+        going = [index for index, (tenant, _) in enumerate(rows) if total[tenant] <= most]
+        num_going = sum(rows[index][1] for index in going)
+        num_paused = total.total() - num_going
+        self.paused_rows = self.paused_rows + PAUSED_SHARE * num_going if num_paused else 0.0
+        if self.paused_rows < num_paused:
+            return going
+        self.paused_rows -= num_paused
+        return list(range(len(rows)))
+
 
 # Batching: which requests share a network call in the next step -------------------------------------------------------
 #

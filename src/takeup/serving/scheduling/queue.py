@@ -108,6 +108,11 @@ class FairQueue(Generic[Item]):
         """The adapters of the waiting items, tenant by tenant."""
         return [adapters for queue in self._queues.values() for adapters in queue.adapters]
 
+    @property
+    def fewest_running(self) -> int:
+        """Running items of the tenant that is next."""
+        return min(self.running[tenant] for tenant in self._queues)
+
     def add(self, item: Item, adapters: tuple[Hashable, ...], tenant: str) -> None:
         """Append an item to the queue of this tenant."""
         self._queues.setdefault(tenant, self._make()).add(item, adapters)

@@ -38,7 +38,8 @@ class AdmissionQueue:
     """Used from one event loop. `reserve` reserves capacity for all images of a request, `slot` waits for a run slot.
 
     `known` returns the LoRAs that are in memory. Run slots go round robin over the tenants, each of which can always
-    have `places_each` jobs admitted, whatever the others send.
+    have `places_each` jobs admitted, whatever the others send. With several tenants none of them can hold all slots, so
+    that the next one starts at once.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class AdmissionQueue:
         self._max_running, self._admits, self._known = max_running, admit, known
         self._queue = FairQueue[Waiter](make_queue)
         self._tenants, self._places_each = tenants, places_each
+        self._slots_each = max_running - min(max(0, len(tenants) - 1), max_running // 4)
         self._reservations: set[Reservation] = set()
         self._inside: Counter[str] = Counter()
         self._step_s = 0.0
@@ -136,7 +138,7 @@ class AdmissionQueue:
             self._call_next()
 
     def _call_next(self) -> None:
-        while self._queue and self.num_running < self._max_running:
+        while self._queue and self.num_running < self._max_running and self._queue.fewest_running < self._slots_each:
             waiting, tenant = self._queue.pop(self._known())
             if not waiting.done():
                 self._queue.running[tenant] += 1

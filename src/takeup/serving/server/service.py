@@ -262,7 +262,7 @@ class Service:
         first = secrets.randbelow(SEEDS) if asked.seed is None else asked.seed
         return [
             ImageJob(
-                request=self._request(asked, adapters, controls, first + number, references),
+                request=replace(self._request(asked, adapters, controls, first + number, references), tenant=tenant),
                 edit=edit,
                 format=asked.output_format,
                 quality=90 if asked.output_compression is None else asked.output_compression,

@@ -13,10 +13,13 @@ What is not exact: adapters near the top of the stack are not drawn again, so th
 share (half of all uses go to 149 LoRAs of service A and to 12 of B; here 47 % and 36 % do).
 """
 
+import tomllib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,58 +63,16 @@ class AdapterUsage:
         return sum(number * share for number, share in enumerate(self.count_shares))
 
 
-def _ranked(total: int, *shares: float) -> tuple[tuple[int, float], ...]:
-    return (*((rank, share / 100) for rank, share in enumerate(shares, start=1)), (total, 1.0))
+def _usage(table: dict[str, Any]) -> AdapterUsage:
+    return AdapterUsage(**{name: _tuples(value) for name, value in table.items()})
 
 
-def _points(*points: tuple[int, float]) -> tuple[tuple[int, float], ...]:
-    return tuple((rank, share / 100) for rank, share in points)
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-_A = (165, 164_194, 933, 3_486)
-_B = (302, 385_239, 723, 5_545)
-
-MEASURED: dict[str, AdapterUsage] = {
-    "a-controlnet": AdapterUsage(
-        *_A,
-        count_shares=(0.0, 0.305, 0.695),
-        cumulative=_ranked(47, 31.1, 56.4, 73.5, 89.3, 97.6, 98.7, 98.9, 99.0, 99.1, 99.2, 99.3, 99.4),
-        lru_loads=(1.534, 0.864, 0.561, 0.181, 0.012, 0.010, 0.009, 0.008, 0.008, 0.008),
-        lfu_loads=(1.534, 1.005, 0.526, 0.183, 0.016, 0.012, 0.012, 0.011, 0.011, 0.010),
-    ),
-    "b-controlnet": AdapterUsage(
-        *_B,
-        count_shares=(0.019, 0.251, 0.699, 0.031),
-        cumulative=_ranked(94, 22.2, 35.7, 49.2, 60.8, 71.5, 80.6, 87.8, 94.5, 96.2, 97.5, 98.8, 99.4, 99.7),
-        lru_loads=(1.593, 1.036, 0.873, 0.617, 0.445, 0.290, 0.148, 0.074, 0.040, 0.011),
-        lfu_loads=(1.593, 1.239, 1.036, 0.834, 0.597, 0.470, 0.359, 0.108, 0.065, 0.027),
-    ),
-    "a-lora": AdapterUsage(
-        *_A,
-        count_shares=(0.002, 0.088, 0.910),
-        cumulative=_points(
-            *((3, 9.3), (9, 19.3), (16, 26.0), (24, 30.1), (34, 33.6), (60, 39.5), (94, 44.7), (146, 49.8)),
-            *((239, 55.7), (338, 60.2), (520, 65.8), (726, 70.1), (989, 74.2), (1329, 78.3), (1834, 82.8)),
-            *((2640, 88.0), (3529, 92.4), (4501, 95.7), (6980, 100.0)),
-        ),
-        lru_loads=(1.880, 1.473, 1.460, 1.387, 1.371, 1.330, 1.312, 1.283, 1.264, 1.240),
-        lfu_loads=(1.880, 1.862, 1.832, 1.801, 1.781, 1.761, 1.742, 1.726, 1.709, 1.694),
-        unique_per_request=0.68,
-    ),
-    "b-lora": AdapterUsage(
-        *_B,
-        count_shares=(0.072, 0.736, 0.192),
-        cumulative=_points(
-            *((2, 26.6), (6, 40.4), (13, 52.5), (24, 60.1), (40, 65.2), (76, 70.2), (128, 73.7), (244, 78.2)),
-            *((432, 82.3), (767, 86.0), (1219, 89.1), (1912, 92.2), (2691, 94.5), (4091, 97.3), (4501, 97.8)),
-            (7463, 100.0),
-        ),
-        lru_loads=(0.894, 0.799, 0.734, 0.687, 0.648, 0.619, 0.594, 0.574, 0.556, 0.540),
-        lfu_loads=(0.894, 0.806, 0.769, 0.735, 0.702, 0.678, 0.651, 0.622, 0.597, 0.575),
-        unique_per_request=0.24,
-    ),
-}
-
+_TABLES = tomllib.loads(Path(__file__).with_name("adapter_usage.toml").read_text("utf-8"))
+MEASURED = {name: _usage(table) for name, table in _TABLES.items()}
 
 DEPTH = 10  # of the stack, as far as it was measured
 

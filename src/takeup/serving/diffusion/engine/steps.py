@@ -3,7 +3,8 @@
 How it works (continuous batching at step granularity). At each step boundary the loop
 
     1. admits submitted requests, and removes cancelled and late ones;
-    2. queries the add-ons which requests are ready (one that waits for a LoRA stalls, the others do not);
+    2. queries the add-ons which requests are ready (one that waits for a LoRA stalls, the others do not), and pauses
+       those of a tenant with far more rows than another;
     3. groups requests into calls: same shapes, same weights, at any step;
     4. calls the network once for each group, then makes the scheduler step of each request.
 
@@ -29,7 +30,7 @@ from takeup.serving.contract import Group
 from takeup.serving.diffusion.contract import AddOn, BatchRows, DenoisingRun, Family, RowGatherer
 from takeup.serving.diffusion.engine.families import family_of
 from takeup.serving.diffusion.execution.executors import EagerExecutor, Executor
-from takeup.serving.diffusion.policies import Grouping, one_by_one
+from takeup.serving.diffusion.policies import Grouping, TenantTurns, one_by_one
 from takeup.serving.model import Cancelled, Candidate, Expired, Request, State
 
 # The caller's handle of a request: progress, cancellation, and the final latents --------------------------------------
@@ -112,6 +113,7 @@ class StepEngine:
         self.compute: Executor = compute or EagerExecutor()
         self.compute.prepare(self.family)
         self.num_calls = 0
+        self._turns = TenantTurns()
         self._group: Group = group or (one_by_one if deterministic else Grouping(max_rows))
         self._gather = RowGatherer()
         self._clock = clock
@@ -148,6 +150,8 @@ class StepEngine:
             if ticket.leaves(now_s):
                 self._release(ticket)
         ready = [ticket for ticket in list(self._running.values()) if self._is_ready(ticket)]
+        turns = self._turns([(ticket.run.request.tenant, ticket.run.num_rows) for ticket in ready])
+        ready = [ready[index] for index in turns]
         self._plan([ticket.run for ticket in ready])
         calls = self._group([self._as_candidate(ticket) for ticket in ready])
         for call in calls:

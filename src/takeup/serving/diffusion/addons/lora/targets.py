@@ -9,8 +9,10 @@ names by rules that may guess wrong, all names of all layers are enumerated, so 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,59 +31,7 @@ PREFIXES = {
     "text_encoder_2": ("lora_te2_",),
     "text_encoder_3": ("lora_te3_",),
 }
-RESNET = {
-    "conv1": "in_layers_2",
-    "conv2": "out_layers_3",
-    "time_emb_proj": "emb_layers_1",
-    "conv_shortcut": "skip_connection",
-}
-OUTSIDE_BLOCKS = {
-    "conv_in": "input_blocks_0_0",
-    "conv_out": "out_2",
-    "time_embedding.linear_1": "time_embed_0",
-    "time_embedding.linear_2": "time_embed_2",
-    "add_embedding.linear_1": "label_emb_0_0",
-    "add_embedding.linear_2": "label_emb_0_2",
-}
-OLD_TEXT_NAMES = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "out_proj": "to_out"}
-
-
-# Layers of the original Flux code, used by kohya, XLabs, BFL and ComfyUI, and their parts in diffusers: where several
-# are named, the original layer is their concatenation along the outputs.
-FLUX_DOUBLE = {
-    "img_attn.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),
-    "txt_attn.qkv": ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"),
-    "img_attn.proj": ("attn.to_out.0",),
-    "txt_attn.proj": ("attn.to_add_out",),
-    "img_mlp.0": ("ff.net.0.proj",),
-    "img_mlp.2": ("ff.net.2",),
-    "txt_mlp.0": ("ff_context.net.0.proj",),
-    "txt_mlp.2": ("ff_context.net.2",),
-    "img_mod.lin": ("norm1.linear",),
-    "txt_mod.lin": ("norm1_context.linear",),
-}
-FLUX_SINGLE = {
-    "linear1": ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"),
-    "linear2": ("proj_out",),
-    "modulation.lin": ("norm.linear",),
-}
-FLUX_OUTSIDE = {
-    "img_in": "x_embedder",
-    "txt_in": "context_embedder",
-    "time_in.in_layer": "time_text_embed.timestep_embedder.linear_1",
-    "time_in.out_layer": "time_text_embed.timestep_embedder.linear_2",
-    "vector_in.in_layer": "time_text_embed.text_embedder.linear_1",
-    "vector_in.out_layer": "time_text_embed.text_embedder.linear_2",
-    "guidance_in.in_layer": "time_text_embed.guidance_embedder.linear_1",
-    "guidance_in.out_layer": "time_text_embed.guidance_embedder.linear_2",
-    "final_layer.linear": "proj_out",
-}
-XLABS = {
-    "img_attn.qkv": "qkv_lora1",
-    "txt_attn.qkv": "qkv_lora2",
-    "img_attn.proj": "proj_lora1",
-    "txt_attn.proj": "proj_lora2",
-}
+NAMES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("layer_names.toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +76,17 @@ def _flux_names(shapes: Mapping[LayerId, tuple[int, ...]]) -> Iterator[tuple[str
 
 
 def _original_flux(paths: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    yield from ((name, (part,)) for name, part in FLUX_OUTSIDE.items())
+    yield from ((name, (part,)) for name, part in NAMES["flux_outside"].items())
     for number in range(len(paths)):
         double, single = f"transformer_blocks.{number}", f"single_transformer_blocks.{number}"
         if f"{double}.norm1.linear" not in paths and f"{single}.norm.linear" not in paths:
             return
-        for name, parts in FLUX_DOUBLE.items():
+        for name, parts in NAMES["flux_double"].items():
             placed = tuple(f"{double}.{part}" for part in parts)
             yield f"double_blocks.{number}.{name}", placed
-            if name in XLABS:
-                yield f"double_blocks.{number}.{XLABS[name]}", placed
-        for name, parts in FLUX_SINGLE.items():
+            if name in NAMES["xlabs"]:
+                yield f"double_blocks.{number}.{NAMES['xlabs'][name]}", placed
+        for name, parts in NAMES["flux_single"].items():
             yield f"single_blocks.{number}.{name}", tuple(f"{single}.{part}" for part in parts)
         yield f"single_blocks.{number}.proj", (f"{single}.proj_out",)
         yield f"single_blocks.{number}.qkv", tuple(f"{single}.attn.to_{part}" for part in "qkv")
@@ -180,8 +130,8 @@ def _spellings(component: str, path: str) -> Iterator[str]:
     for spelling in (path, bare, f"text_model.{bare}"):
         yield spelling
         head, _, last = spelling.rpartition(".")
-        if last in OLD_TEXT_NAMES:
-            yield f"{head}.{OLD_TEXT_NAMES[last]}"
+        if last in NAMES["old_text"]:
+            yield f"{head}.{NAMES['old_text'][last]}"
 
 
 def _original_name(path: str, shapes: Mapping[LayerId, tuple[int, ...]]) -> str:
@@ -190,8 +140,8 @@ def _original_name(path: str, shapes: Mapping[LayerId, tuple[int, ...]]) -> str:
     There all blocks of a side are numbered consecutively: each resnet starts a new block, and an attention belongs to
     the block of its resnet.
     """
-    if path in OUTSIDE_BLOCKS:
-        return OUTSIDE_BLOCKS[path]
+    if path in NAMES["outside_blocks"]:
+        return str(NAMES["outside_blocks"][path])
     match = re.fullmatch(r"(down_blocks|up_blocks)\.(\d+)\.(\w+?)\.(\d+)\.(.+)", path)
     if match is None:
         return _original_middle(path)
@@ -213,13 +163,13 @@ def _original_middle(path: str) -> str:
     if match is None:
         return ""
     number = 1 if match[1] == "attentions" else 2 * int(match[2])
-    rest = RESNET.get(match[3], match[3]) if match[1] == "resnets" else match[3]
+    rest = NAMES["resnet"].get(match[3], match[3]) if match[1] == "resnets" else match[3]
     return f"middle_block_{number}_{rest.replace('.', '_')}"
 
 
 def _inside(block: str, kind: str, rest: str) -> str:
     if kind == "resnets":
-        return f"{block}_0_{RESNET.get(rest, rest)}"
+        return f"{block}_0_{NAMES['resnet'].get(rest, rest)}"
     return f"{block}_1_{rest.replace('.', '_')}"
 
 
