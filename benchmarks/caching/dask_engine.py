@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the dated result if a folder is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
-    parser.add_argument("--policies", default="lru,lrc,lerc,mrd,next,dag")
+    parser.add_argument("--policies", default="lru,lrc,lerc,mrd,furthest_next_use,dag")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything runs; 0 reports what is kept")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="keep the rounds there, and add to those kept")
     parser.add_argument("--note", default="", help="what else ran on the machine; goes into the report")

@@ -148,7 +148,7 @@ def test_the_result_is_that_of_stock_spark_and_the_store_is_ours(driver: Driver,
     assert_stock_result_and_our_store(driver.run(policy, BOTH, ITERATE, CLASSES), stock)
 
 
-@pytest.mark.parametrize("policy", ["lrc", "mrd", "next+admission"])
+@pytest.mark.parametrize("policy", ["lrc", "mrd", "furthest_next_use+admission"])
 def test_the_other_policies_work_in_one_process_too(driver: Driver, stock: float, policy: str) -> None:
     answer = driver.run(policy, ITERATE, master="local[2]")
 
