@@ -10,7 +10,7 @@ from takeup.caching.policies.lrc import LeastReferenceCount
 from takeup.caching.policies.lru import FirstInFirstOut, LeastRecentlyUsed, SparkEviction
 from takeup.caching.policies.mrd import MostReferenceDistance
 from takeup.core import lazy
-from takeup.errors import BadInput
+from takeup.errors import BadInput, UnknownName
 
 POLICIES: dict[str, PolicySpec] = {
     "lru": PolicySpec("lru", LeastRecentlyUsed),
@@ -24,16 +24,30 @@ POLICIES: dict[str, PolicySpec] = {
     "belady": PolicySpec("belady", FurthestNextUse, uses_table=True, admission=True, offline=True),
 }
 
+DEPLOYABLE = ("lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag")  # on the clusters of others: Spark, Dask
+
+
+def find_deployable(policy: str | PolicySpec, engine: str) -> PolicySpec:
+    """One of the policies that a cluster of this engine can run, by name or as it is."""
+    base = policy.base if isinstance(policy, PolicySpec) else _words(policy)[0]
+    if base not in DEPLOYABLE:
+        raise UnknownName(f"policy for {engine}", base, DEPLOYABLE)
+    return policy if isinstance(policy, PolicySpec) else find_policy(policy)
+
 
 def find_policy(text: str) -> PolicySpec:
     """`lerc`, `lerc+admission` or `dag-admission`: a policy with its own default, with or without admission."""
-    name, sign, option = text.replace("-", "+").partition("+")
+    name, sign, option = _words(text)
     spec = lazy.find_policy("caching", name, POLICIES, ("name", "make", "uses_table"))
     if not sign:
         return _with_admission(spec, spec.name, spec.admission)
     if option != "admission":
         raise BadInput(f"policy {text!r} asks for {option!r}; the only option is '+admission' or '-admission'")
     return _with_admission(spec, text, "+" in text)
+
+
+def _words(text: str) -> tuple[str, str, str]:
+    return text.replace("-", "+").partition("+")
 
 
 def _with_admission(spec: PolicySpec, name: str, admission: bool) -> PolicySpec:

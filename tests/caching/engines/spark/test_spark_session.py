@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from takeup.caching.engines.spark import session
-from takeup.caching.engines.spark.session import PLUGIN, POLICIES, configure, counters, settings
+from takeup.caching.engines.spark.session import PLUGIN, configure, counters, settings
+from takeup.caching.policies import DEPLOYABLE
 from takeup.errors import BadInput, MissingEngine, UnknownName
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'takeup[spark]'")
@@ -99,7 +100,7 @@ def test_files_are_handed_over_with_their_whole_path(tmp_path: Path, monkeypatch
     assert values["spark.takeup.counters"] == str(tmp_path / "counters.json")
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "lrc+admission", "dag-admission"])
+@pytest.mark.parametrize("policy", [*DEPLOYABLE, "lrc+admission", "dag-admission"])
 def test_every_policy_of_the_plug_in_is_accepted(policy: str) -> None:
     assert settings(policy)["spark.takeup.policy"] == policy
 

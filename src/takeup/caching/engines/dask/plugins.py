@@ -19,10 +19,8 @@ from tornado.web import RequestHandler
 from takeup.caching.contract import PolicySpec
 from takeup.caching.engines.dask.spill import SpillHooks, guide_buffer, release_buffer, why_not
 from takeup.caching.engines.dask.spill_guide import ConsumerUpdate, DaskCounts, SpillGuide, SpillOptions
-from takeup.caching.policies import find_policy
+from takeup.caching.policies import find_deployable
 from takeup.errors import UnknownName
-
-POLICIES = ("lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag")
 
 
 def install(client: Client, policy: str | PolicySpec = "dag", **options: Any) -> Any:
@@ -30,7 +28,7 @@ def install(client: Client, policy: str | PolicySpec = "dag", **options: Any) ->
 
     Install again to change policy or options.
     """
-    return client.sync(_install, client, _find(policy), _read(options))  # type: ignore[no-untyped-call]
+    return client.sync(_install, client, find_deployable(policy, "Dask"), _read(options))  # type: ignore[no-untyped-call]
 
 
 def uninstall(client: Client) -> Any:
@@ -41,13 +39,6 @@ def uninstall(client: Client) -> Any:
 def counters(client: Client) -> Any:
     """The sum of the `DaskCounts` of all workers."""
     return client.sync(_counters, client)  # type: ignore[no-untyped-call]
-
-
-def _find(policy: str | PolicySpec) -> PolicySpec:
-    spec = find_policy(policy) if isinstance(policy, str) else policy
-    if spec.base not in POLICIES:
-        raise UnknownName("policy for Dask", spec.base, POLICIES)
-    return spec
 
 
 def _read(options: dict[str, Any]) -> SpillOptions:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shlex
 import subprocess
 import tempfile
@@ -15,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from takeup.caching.engines.spark.plugin_jar import jar
+from takeup.caching.policies import find_deployable
 from takeup.core.report import Column, Report, Table
-from takeup.errors import BadInput, MissingEngine, UnknownName
+from takeup.errors import BadInput, MissingEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,8 +135,6 @@ def counts_report(counts: SparkCounts, title: str) -> Report:
 PLUGIN = "io.takeup.spark.TakeupPlugin"
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 LISTS = ("spark.jars", "spark.plugins")  # settings that may already have values
-POLICIES = ("lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag")
-_OPTION = re.compile(r"(?P<name>[a-z0-9_]+)(?P<option>[+-].*)?")
 Builder = TypeVar("Builder")
 logger = logging.getLogger("takeup.spark")
 
@@ -153,7 +151,11 @@ def settings(
     where the counters go at the end, as JSON. `prefetch`: read blocks back from disk before their tasks begin, into
     free memory; for jobs whose tasks wait for something else than the CPU.
     """
-    values = {"spark.jars": str(jar()), "spark.plugins": PLUGIN, "spark.takeup.policy": _checked(policy)}
+    values = {
+        "spark.jars": str(jar()),
+        "spark.plugins": PLUGIN,
+        "spark.takeup.policy": find_deployable(policy, "Spark").name,
+    }
     if prefetch:
         values["spark.takeup.prefetch"] = "true"
     if profile is not None:
@@ -218,16 +220,6 @@ def counters(session: SparkSession) -> SparkCounts:
         logger.info("this session has no counters of the plug-in: %s", error)
         text = None
     return SparkCounts("spark", is_active=False) if text is None else SparkCounts.from_json(str(text))
-
-
-def _checked(policy: str) -> str:
-    found = _OPTION.fullmatch(policy)
-    name = found["name"] if found else policy
-    if name not in POLICIES:
-        raise UnknownName("policy on engine 'spark'", name, POLICIES)
-    if found and found["option"] not in (None, "+admission", "-admission"):
-        raise BadInput(f"policy {policy!r} asks for {found['option'][1:]!r}; the only option is '+admission'")
-    return policy
 
 
 def _require_no_running_context() -> None:
