@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
+import numpy as np
 import pytest
 
+import takeup
+from takeup.core.arrays import Floats
 from takeup.core.compiled import drop_stale_code, inner, kernel
+
+SOURCES = Path(takeup.__file__).parent
+SAFE = {"Floats", "Ints", "None", "bool", "float", "int"}
 
 
 @pytest.fixture
@@ -102,3 +112,48 @@ def test_a_kernel_divides_as_arrays_do() -> None:
         return above / below
 
     assert ratio(1.0, 0.0) == float("inf")
+
+
+def kernels() -> Iterator[tuple[str, str]]:
+    """Every kernel in the sources, with what it returns."""
+    for path in SOURCES.rglob("*.py"):
+        if "core.compiled" in (text := path.read_text(encoding="utf-8")):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef) and "kernel" in map(ast.unparse, node.decorator_list):
+                    assert node.returns is not None
+                    yield f"{path.stem}.{node.name}", ast.unparse(node.returns)
+
+
+def test_kernels_return_what_is_built_without_python_code() -> None:
+    found = dict(kernels())
+    numbers = {name: returns.removeprefix("tuple[").removesuffix("]").split(", ") for name, returns in found.items()}
+
+    assert len(found) > 30
+    assert {name: found[name] for name, parts in numbers.items() if not set(parts) <= SAFE} == {}
+    assert [name for name, parts in numbers.items() if len(parts) > 1 and {"Floats", "Ints"} & set(parts)] == []
+
+
+@kernel
+def sum_of_sines(values: Floats, num_rounds: int) -> Floats:
+    total = 0.0
+    for place in range(num_rounds):
+        total += np.sin(values[place % len(values)] + total)
+    return values + total
+
+
+def test_a_signal_handler_may_raise_while_a_kernel_runs() -> None:
+    class TooLateError(Exception):
+        pass
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooLateError
+
+    sum_of_sines(np.ones(3), 1)
+    before = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.05)
+        with pytest.raises(TooLateError):
+            sum_of_sines(np.ones(3), 20_000_000)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -15,7 +15,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function that Python calls."""
+    """Compile a function that Python calls. It returns numbers or one array; more goes into arrays that it is given.
+
+    Numba calls Python code to build a named tuple. Signal handlers run there, and one that raises, as Ctrl-C or a time
+    limit does, would end the process with a segmentation fault; in a tuple of arrays it would be a `SystemError`.
+    """
     return _compiled(function)
 
 

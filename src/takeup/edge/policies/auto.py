@@ -3,13 +3,13 @@
 1. A quick plan, or the one of the last epoch as far as it is still possible.
 2. In stages: rounds of prices of subcarriers and CPU time, which prove a bound (`solvers.compiled.dual`), and steps of
    large-neighbourhood search with these prices (`solvers.compiled.neighbourhood`).
-3. Where all groups can be listed: the search through all plans (`exact`).
+3. Where all groups can be listed, after the first stage: the search through all plans (`exact`).
 4. A sharper bound from whole schedules of the cores (`solvers.compiled.core_schedules`); where subcarriers are few,
    from column generation as well.
 5. More of both in turn; then the plans are divided into those with and those without a device, again and again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from takeup.edge.model import Allocation, Answer, Instance
@@ -23,9 +23,9 @@ SEARCH_WORK = 20_000_000  # pairs of masks: some tenths of a second
 MOST_STEPS = 40_000  # of the search with a budget
 SOME_ROUNDS, SOME_STEPS, TURN = 120, 600, 0.05  # of prices and of search in turn, and the share of the budget for each
 NUM_TURNS, MOST_TURNS, HELPED = 4, 8, 0.97  # turns without and with a budget; the last one leaves this of the gap
-SPLIT_ROUNDS, NUM_SPLITS, MOST_SPLITS = 80, 6, 400  # of prices and steps of search; splits without and with a budget
+SPLIT_ROUNDS, MOST_SPLITS = 80, 400  # of prices and steps of search; without a budget splits end when one helps little
 FEW_SUBCARRIERS = 40  # up to which columns are generated
-NUM_SCHEDULES = 150  # rounds of prices for whole schedules
+NUM_SCHEDULES, MOST_SCHEDULES = 40, 150  # rounds of prices for whole schedules, without and with a budget
 PREPARATION = 20  # rounds of prices that take as long as the first one of these
 CHUNK = 0.04  # share of the budget that is used between two looks at the clock
 
@@ -64,26 +64,41 @@ def _best(instance: Instance, used: Used, start: Allocation | None) -> Answer:
     market.improve_prices(1)
     market.use_prices()
     market.grow_plan()
-    for num_rounds, prices_until, num_steps, plan_until in STAGES:
-        if market.gap_share > DONE and used() < prices_until:
-            _spend(market.improve_prices, num_rounds, used, prices_until)
-            market.use_prices()
-            _spend(market.improve_plan, num_steps, used, plan_until)
-    if used() > STAGES[-1][-1]:
-        _spend(market.improve_plan, MOST_STEPS, used, 0.8)
+    _improve(market, used, STAGES[:1])
     answer = market.answer("auto")
     if can_list(instance, NUM_SLOTS) and used() < 0.5 and market.gap_share > DONE:
         answer = prove(instance, answer, MOST_WORK if used is unlimited else SEARCH_WORK)
         market.lower_bound_to(answer.bound_j)
-    if (answer.gap_share or 0.0) > DONE and used() < 0.8:
+    if (answer.gap_share or 0.0) > DONE:
+        answer = _better(answer, _longer(market, used))
+    return answer
+
+
+def _longer(market: Market, used: Used) -> Answer:
+    """The answer of all further steps."""
+    _improve(market, used, STAGES[1:])
+    if used() > STAGES[-1][-1]:
+        _spend(market.improve_plan, MOST_STEPS, used, 0.8)
+    if market.gap_share > DONE and used() < 0.8:
         _sharpen(market, used)
         _alternate(market, used)
         _divide(market, used)
         if used is not unlimited:
             _spend(market.improve_plan, SPLIT_ROUNDS, used, 0.94)
-        longer = market.answer("auto")
-        answer = longer if longer.worth_j >= answer.worth_j else replace(answer, bound_j=longer.bound_j)
-    return answer
+    return market.answer("auto")
+
+
+def _better(first: Answer, second: Answer) -> Answer:
+    """The better plan, with the later bound."""
+    return second if second.worth_j >= first.worth_j else replace(first, bound_j=second.bound_j)
+
+
+def _improve(market: Market, used: Used, stages: Sequence[tuple[int, float, int, float]]) -> None:
+    for num_rounds, prices_until, num_steps, plan_until in stages:
+        if market.gap_share > DONE and used() < prices_until:
+            _spend(market.improve_prices, num_rounds, used, prices_until)
+            market.use_prices()
+            _spend(market.improve_plan, num_steps, used, plan_until)
 
 
 def _spend(act: Callable[[int], None], most: int, used: Used, until: float) -> None:
@@ -102,7 +117,7 @@ def _sharpen(market: Market, used: Used) -> None:
     began = used()
     market.improve_prices(1)
     if used() + PREPARATION * (used() - began) < 0.8:
-        _spend(market.bound_by_whole_runs, NUM_SCHEDULES, used, 0.8)
+        _spend(market.bound_by_whole_runs, NUM_SCHEDULES if used is unlimited else MOST_SCHEDULES, used, 0.8)
     if market.instance.num_subcarriers <= FEW_SUBCARRIERS and market.gap_share > DONE and used() < 0.6:
         market.lower_bound_to(column_bound(market.instance, market.worth_j, lambda: used() > 0.7))
 
@@ -124,9 +139,11 @@ def _alternate(market: Market, used: Used) -> None:
 def _divide(market: Market, used: Used) -> None:
     """Split the plans by one device after the other."""
     num_rounds = num_steps = SPLIT_ROUNDS
-    for _ in range(NUM_SPLITS if used is unlimited else MOST_SPLITS):
-        began = used()
+    for _ in range(MOST_SPLITS):
+        began, before = used(), market.gap_share
         if began >= 0.94 or market.gap_share <= DONE or not market.split(num_rounds, num_steps):
+            return
+        if used is unlimited and market.gap_share > HELPED * before:
             return
         if used() - began > TURN:
             num_rounds, num_steps = max(20, num_rounds // 2), max(20, num_steps // 2)

@@ -34,7 +34,7 @@ from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 
 NUM_SLOTS = 24
 NUM_ROUNDS, NUM_STEPS = 60, 300  # of prices and of the search for a first plan
-MOST_QUICK_CHOICES = 100_000  # choices of device, slot and group, up to which prices need not be very good
+MOST_QUICK_CHOICES = 10_000  # choices of device, slot and group, up to which prices need not be very good
 QUICK, CAREFUL = GenerationRounds(60, 0), GenerationRounds(80, 8)
 MOST_WORK = 100_000_000  # pairs of masks that the search looks at: about a second
 CLOSE = 1e-6  # of the worth; a plan that is better by less is not looked for
@@ -69,15 +69,16 @@ def prove(instance: Instance, known: Answer, most_work: int) -> Answer:
     rounds = QUICK if size <= MOST_QUICK_CHOICES else CAREFUL
     generated = generate(instance, grid, ListedPricer(instance, groups, grid), known.worth_j, rounds)
     tasks = SearchTasks(instance.deadlines_s, instance.run_s, instance.releases_s, instance.worth_j, instance.num_cores)
-    found = search_plans(groups, tasks, _price_bounds(instance, grid, generated), known.worth_j, CLOSE, most_work)
-    windows_s = found.start_s - instance.releases_s[found.devices]
-    masks = share_subcarriers(groups, found.devices, windows_s).tolist()
+    judge, start_s = _price_bounds(instance, grid, generated), np.full(instance.num_devices, np.nan)
+    found_j = search_plans(groups, tasks, judge, known.worth_j, CLOSE, most_work, start_s)
+    devices = np.flatnonzero(~np.isnan(start_s))
+    masks = share_subcarriers(groups, devices, start_s[devices] - instance.releases_s[devices]).tolist()
     plan = PartialPlan(SiteQuantities(instance))
-    for device, mask, start_s in zip(found.devices.tolist(), masks, found.start_s.tolist(), strict=True):
-        plan.groups[device], plan.limits_s[device] = group_of(mask), start_s
+    for device, mask in zip(devices.tolist(), masks, strict=True):
+        plan.groups[device], plan.limits_s[device] = group_of(mask), float(start_s[device])
     answer = plan.answer(known.policy, _refusals(known)) if plan.groups else known
     best = answer if answer.worth_j > known.worth_j else known
-    bound_j = min(found.bound_j, generated.bound_j) * (1 + ROUNDING)
+    bound_j = min(found_j, generated.bound_j) * (1 + ROUNDING)
     return with_bound(instance, replace(best, bound_j=known.bound_j, prices=known.prices), bound_j)
 
 

@@ -350,7 +350,7 @@ class ListedPricer:
         self._values_j = instance.worth_j[:, None, None] - costs_j
         self._earliest_s = instance.releases_s + groups.shortest_s.min(axis=1)
         self._members = (groups.masks[:, None] >> np.arange(instance.num_subcarriers)) & 1 == 1
-        self._groups = np.zeros((0, 0), np.int64)
+        self._groups = np.zeros(self._values_j.shape[:2], np.int64)
         self._starts_s = np.zeros((0, 0))
 
     def offers(self, duals: Duals) -> ColumnOffers:
@@ -358,7 +358,7 @@ class ListedPricer:
         omega = np.concatenate([[0.0], np.cumsum(duals.slots_j)]) / self._grid.num_cores
         found = cheapest_starts(self._grid.edges_s, omega, self._earliest_s, self._latest_s, self._instance.run_s)
         self._starts_s = found[:, :, 0]
-        self._groups, profits_j = best_listed(self._values_j, self._members @ duals.subcarriers_j)
+        profits_j = best_listed(self._values_j, self._members @ duals.subcarriers_j, self._groups)
         return ColumnOffers(np.where(np.isnan(self._starts_s), -np.inf, profits_j - found[:, :, 1]), self._starts_s)
 
     def columns(self, devices: Ints, slots: Ints) -> ColumnSet:
@@ -383,7 +383,8 @@ class WidePricer:
         self._link = _uplink(self._site, self._windows_s)
         self._earliest_s = instance.releases_s + self._link.shortest_s[:, -1]
         self._last = _last_spans(self._link, self._windows_s)
-        self._members = np.zeros((0, 0, 0), np.bool_)
+        num_spans = self._link.spans_s.shape[1] - 1
+        self._members = np.zeros((instance.num_devices, num_spans, instance.num_subcarriers), np.bool_)
         self._spans = np.zeros((0, 0), np.int64)
         self._starts_s = np.zeros((0, 0))
 
@@ -392,7 +393,7 @@ class WidePricer:
         omega = np.concatenate([[0.0], np.cumsum(duals.slots_j)]) / self._grid.num_cores
         run_s = self._site.run_s
         found = cheapest_starts(self._grid.edges_s, omega, self._earliest_s, self._site.latest_s, run_s)
-        costs_j, self._members = best_wide(self._link._replace(prices=duals.subcarriers_j), self._size)
+        costs_j = best_wide(self._link._replace(prices=duals.subcarriers_j), self._size, self._members)
         self._spans = np.take_along_axis(_first_least(costs_j), self._last, axis=1)
         least_j = np.take_along_axis(np.minimum.accumulate(costs_j, axis=1), self._last, axis=1)
         self._starts_s = found[:, :, 0]

@@ -189,7 +189,8 @@ class Market:
         prices_j, _ = self.prices_j
         latest_s = instance.deadlines_s - instance.run_s
         earned_j = earnings(self._up, self._options, prices_j, edges_s, latest_s)
-        rows = np.flatnonzero(earned_j.max(axis=1) > 0)
+        by_deadline = np.argsort(-instance.deadlines_s, kind="stable")  # schedules are made from their ends
+        rows = by_deadline[earned_j[by_deadline].max(axis=1) > 0]
         jobs = Jobs(earned_j[rows], edges_s, instance.deadlines_s[rows], instance.run_s[rows])
         return jobs, np.maximum(0.0, self._ascent.margin_j[rows]), float(prices_j.sum())
 

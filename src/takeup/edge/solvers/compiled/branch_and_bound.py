@@ -95,16 +95,6 @@ class PriceBounds(NamedTuple):
     profits_j: Floats
 
 
-class SearchResult(NamedTuple):
-    """The best plan that is better than what was known, if there is one; and what no plan exceeds."""
-
-    worth_j: float
-    bound_j: float
-    devices: Ints
-    start_s: Floats
-    num_nodes: int
-
-
 class _Stack(NamedTuple):
     """The nodes from the root to the present one, one row each."""
 
@@ -123,18 +113,24 @@ class _Stack(NamedTuple):
 
 @kernel
 def search_plans(
-    groups: GroupCosts, tasks: SearchTasks, judge: PriceBounds, known_j: float, least_gain: float, most_work: int
-) -> SearchResult:
-    """The best plan, if it is worth more than `known_j` by the share `least_gain`; otherwise the bound is that near.
+    groups: GroupCosts,
+    tasks: SearchTasks,
+    judge: PriceBounds,
+    known_j: float,
+    least_gain: float,
+    most_work: int,
+    start_s: Floats,
+) -> float:
+    """What no plan exceeds; `start_s` gets the starts of the best plan, and nan for devices that do not offload.
 
+    It is left alone if no plan is worth more than `known_j` by the share `least_gain`; the bound is then that near.
     Stops after looking at `most_work` pairs of masks; the bound is then what the open nodes promise.
     """
     num_devices = len(tasks.run_s)
     stack = _empty_stack(tasks, groups.shortest_s.shape[1])
     inside = np.zeros(num_devices, np.bool_)
     best_j, open_j = known_j, known_j
-    devices, starts_s = np.empty(0, np.int64), np.empty(0)
-    depth, num_nodes, work = 0, 1, 0
+    depth, work = 0, 0
     _bound_node(tasks, judge, stack, inside, 0, -np.inf)
     _rank(tasks, stack, inside, 0)
     while depth >= 0:
@@ -154,19 +150,20 @@ def search_plans(
         stack.next[depth] += 1
         if not _push_node(groups, tasks, stack, depth, device):
             continue
-        num_nodes += 1
         work += stack.num_used[depth] * 4 + stack.cost_j.shape[1]
         depth += 1
         inside[device] = True
         worth_j = stack.worth_j[depth] - stack.cost_j[depth].min()
         if worth_j > best_j:
             best_j = worth_j
-            devices, starts_s = stack.device[1 : depth + 1].copy(), stack.start_s[1 : depth + 1].copy()
+            start_s[:] = np.nan
+            for level in range(1, depth + 1):
+                start_s[stack.device[level]] = stack.start_s[level]
         enough_j = best_j * (1.0 + least_gain)
         open_j = max(open_j, min(enough_j, _bound_node(tasks, judge, stack, inside, depth, enough_j)))
         stack.bound_j[depth] = min(stack.bound_j[depth - 1], stack.bound_j[depth])
         _rank(tasks, stack, inside, depth)
-    return SearchResult(best_j, max(best_j, open_j), devices, starts_s, num_nodes)
+    return max(best_j, open_j)
 
 
 @inner

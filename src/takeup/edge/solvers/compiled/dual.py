@@ -97,7 +97,6 @@ class Ascent(NamedTuple):
 # Options --------------------------------------------------------------------------------------------------------------
 
 
-@kernel
 def list_options(up: Uplinks, latest_s: Floats, worth_j: Floats) -> Options:
     """All options that could be worth it; windows end at the latest start of a run."""
     num_devices, num_subcarriers = up.logs.shape
@@ -116,14 +115,21 @@ def list_options(up: Uplinks, latest_s: Floats, worth_j: Floats) -> Options:
         np.zeros(shape),
         np.zeros(shape),
     )
-    for device in range(num_devices):
+    _fill_options(up, options, latest_s, worth_j, num_spans, least_sizes)
+    return options
+
+
+@kernel
+def _fill_options(
+    up: Uplinks, options: Options, latest_s: Floats, worth_j: Floats, num_spans: int, least_sizes: Ints
+) -> None:
+    for device in range(len(options.num)):
         window_s = latest_s[device] - up.cell.devices[device].release_s
         if window_s > 0.0 and worth_j[device] > 0.0:
             if len(up.rates) > 0:
                 _list_modulated(up, options, device, window_s, worth_j[device])
             else:
                 _list_spans(up, options, device, window_s, worth_j[device], num_spans, least_sizes)
-    return options
 
 
 @inner

@@ -20,9 +20,9 @@ from takeup.edge.solvers.compiled.uplinks import (
     carried_by,
     collect,
     energy,
+    new_selection,
     next_level,
     select,
-    selection,
 )
 
 NUM_STEPS, CLOSE_LEVEL = 12, 0.01  # of the search for the group of a device
@@ -90,7 +90,6 @@ class Search(NamedTuple):
     room: Workspace
 
 
-@inner
 def empty_plan(num_devices: int, num_subcarriers: int, num_cores: int) -> CorePlan:
     """A plan in which no device offloads."""
     return CorePlan(
@@ -105,12 +104,11 @@ def empty_plan(num_devices: int, num_subcarriers: int, num_cores: int) -> CorePl
     )
 
 
-@kernel
 def new_search(up: Uplinks, options: Options, num_cores: int, seed: int) -> Search:
     """A search from the plan without devices, with prices of zero."""
     num_devices, num_subcarriers = up.logs.shape
     room = Workspace(
-        selection(num_subcarriers),
+        new_selection(num_subcarriers),
         np.empty(num_subcarriers + 1, np.int64),
         np.empty(num_subcarriers + 1, np.int64),
         np.zeros(num_devices),
@@ -125,10 +123,8 @@ def new_search(up: Uplinks, options: Options, num_cores: int, seed: int) -> Sear
         np.array([seed + 1]),
         np.zeros(2, np.int64),
     )
-    for device in range(num_devices):
-        if options.num[device] > 0:
-            room.levels[device] = options.level[device, 0]
-        room.turn_s[device] = up.cell.devices[device].due_s
+    room.levels[:] = np.where(options.num > 0, options.level[:, 0], 0.0)
+    room.turn_s[:] = up.cell.devices["due_s"]
     now = empty_plan(num_devices, num_subcarriers, num_cores)
     trial = empty_plan(num_devices, num_subcarriers, num_cores)
     best = empty_plan(num_devices, num_subcarriers, num_cores)

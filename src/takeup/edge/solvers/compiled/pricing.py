@@ -114,12 +114,11 @@ def cheapest_starts(edges_s: Floats, omega: Floats, earliest_s: Floats, latest_s
 
 
 @kernel
-def best_listed(values_j: Floats, prices_j: Floats) -> tuple[Ints, Floats]:
-    """For every device and slot, the group whose value exceeds its price by most, and by how much.
+def best_listed(values_j: Floats, prices_j: Floats, groups: Ints) -> Floats:
+    """For every device and slot, by how much the value of a group exceeds its price at most; `groups` gets which.
 
     `values_j` is by device, slot and group, prices are by group.
     """
-    groups = np.zeros(values_j.shape[:2], np.int64)
     profits_j = np.full(values_j.shape[:2], -np.inf)
     for device in range(values_j.shape[0]):
         for slot in range(values_j.shape[1]):
@@ -127,7 +126,7 @@ def best_listed(values_j: Floats, prices_j: Floats) -> tuple[Ints, Floats]:
                 profit_j = values_j[device, slot, group] - prices_j[group]
                 if profit_j > profits_j[device, slot]:
                     groups[device, slot], profits_j[device, slot] = group, profit_j
-    return groups, profits_j
+    return profits_j
 
 
 # The best group of a device at given prices, where there are too many groups to list: bounds by duality ---------------
@@ -175,14 +174,14 @@ class Uplink(NamedTuple):
 
 
 @kernel
-def best_wide(link: Uplink, size: int) -> tuple[Floats, Bools]:
-    """For every device and span, what energy and subcarriers cost together at least, and a group that is about best.
+def best_wide(link: Uplink, size: int, members: Bools) -> Floats:
+    """For every device and span, what energy and subcarriers cost at least; `members` gets a group that is about best.
 
     Only groups of `size` subcarriers or more are meant.
     """
     num_devices, num_spans = link.spans_s.shape[0], link.spans_s.shape[1] - 1
     least_j = np.full((num_devices, num_spans), np.inf)
-    members = np.zeros((num_devices, num_spans, len(link.prices)), np.bool_)
+    members[:] = False
     terms = np.empty(len(link.prices))
     cheapest_j = np.cumsum(np.sort(link.prices))
     for device in range(num_devices):
@@ -198,7 +197,7 @@ def best_wide(link: Uplink, size: int) -> tuple[Floats, Bools]:
                 least_j[device, span] = floor_j  # not worth it: no better bound is needed
             else:
                 least_j[device, span] = _least(link, fewest, device, span, terms, members[device, span])
-    return least_j, members
+    return least_j
 
 
 @inner

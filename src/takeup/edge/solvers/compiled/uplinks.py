@@ -197,8 +197,7 @@ class Selection(NamedTuple):
     places: Ints
 
 
-@inner
-def selection(num_subcarriers: int) -> Selection:
+def new_selection(num_subcarriers: int) -> Selection:
     """New scratch arrays."""
     return Selection(
         np.empty(num_subcarriers),
@@ -206,6 +205,9 @@ def selection(num_subcarriers: int) -> Selection:
         np.empty(num_subcarriers + 1),
         np.empty(num_subcarriers + 1, np.int64),
     )
+
+
+selection = inner(new_selection)
 
 
 @bare
