@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
@@ -26,8 +27,9 @@ from PIL import Image
 from serving.server.clients import ALICE, BOB, app_of, ask, bearer, eventually, house
 from serving.server.painting import Painter
 from serving.stock import SERVER_MARKS
-from takeup.serving.scheduling.queue import FairQueue, ReorderingQueue, reserved_places
+from takeup.serving.scheduling.queue import Admission, FairQueue, ReorderingQueue, reserved_places
 from takeup.serving.server.access import ApiKeys
+from takeup.serving.server.admission import AdmissionQueue
 
 pytestmark = SERVER_MARKS
 URL = "/v1/images/generations"
@@ -268,6 +270,7 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from serving.server.painting import Painter
 from takeup.serving.server.access import ApiKeys
+from takeup.serving.server.admission import AdmissionQueue
 from takeup.serving.server.app import listen_on, log_config, make_app, serve
 from takeup.serving.server.settings import ServerSettings
 listener = listen_on("127.0.0.1", 0)
