@@ -35,7 +35,6 @@ from support.pipeline_lab.measured import calibrate_profile, with_faults
 from support.pipeline_lab.program import PacedStage, delayed_sends, gradients_of, slow_wires
 from takeup.training.pipelines.engine.adapter import actions_of
 from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule
-from takeup.training.pipelines.engine.stopwatch import DeviceStopwatch
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.planners.adaptra import Adaptra
 from takeup.training.pipelines.profile import Link, Profile, Stage
@@ -250,7 +249,7 @@ def _tell(schedule: AdaptiveSchedule, found: Found) -> None:
     ]
     found.changed_after = [change.iteration for change in schedule.changes]
     found.swaps_s = list(schedule.swaps_s)
-    if isinstance(schedule._watch, DeviceStopwatch):
+    if schedule._watch.lag:
         found.ops = [(op.kind.letter, op.start, op.end) for op in schedule._watch.timed_ops()]
 
 

@@ -41,7 +41,7 @@ from takeup.papers.falcon.detection import (
     score_of,
 )
 from takeup.training.stragglers.detect.change_points import ChangePointDetector
-from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
+from takeup.training.stragglers.remedy.rebalance import rebalance
 from takeup.training.stragglers.remedy.restart import (
     LINK_MINUTES,
     DurationDistribution,
@@ -255,7 +255,7 @@ def solver(tick: Tick, options: Namespace) -> Part:
     """The least maximum for many groups; the paper's solver takes 36 s for 512."""
     random, rows = np.random.default_rng(SEED), list[tuple[Cell, ...]]()
     for num_groups, paper_s in ((16, 0.01), (64, 0.01), (128, 0.11), (256, 6.78), (512, 35.93), (4096, None)):
-        paces = [Pace(float(each)) for each in random.uniform(0.5, 2.0, num_groups)]
+        paces = random.uniform(0.5, 2.0, num_groups).tolist()
         taken_ms = 1e3 * min(_cpu_s(lambda: rebalance(paces, 16 * len(paces))) for _ in range(5))  # noqa: B023
         rows.append((num_groups, paper_s, taken_ms))
     tick()

@@ -14,13 +14,14 @@ from takeup.core.progress import progress
 from takeup.core.report import Check, Report, Series, Table
 from takeup.core.scenario import Scenario, validate
 from takeup.core.seeds import Streams
+from takeup.core.stats import percentile
 from takeup.errors import BadInput
 from takeup.training import report
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import PipelinePlan
-from takeup.training.pipelines.simulate import sample, simulate
-from takeup.training.pipelines.timing.evaluation import make_plan
+from takeup.training.pipelines.simulate import sample
+from takeup.training.pipelines.timing.evaluation import make_plan, timeline_of
 from takeup.training.stragglers.locate.whatif import diagnose
 from takeup.training.traces.operations import load_operations
 from takeup.training.traces.profiles import load_profile, load_schedule, random_profile
@@ -162,7 +163,7 @@ def report_of(
 def plan_one(scenario: TrainingScenario, quiet: bool) -> Report:
     """One plan, with its stages and a chart."""
     plan = plan_of(scenario)
-    timeline = simulate(plan.schedule, plan.profile)
+    timeline = timeline_of(plan.schedule, plan.profile)
     table = report.comparison_table([plan], [timeline])
     return report_of(scenario, "Training: the plan", report.stages_table(plan), table, report.gantt(timeline))
 
@@ -177,12 +178,12 @@ def simulate_planners(scenario: TrainingScenario, quiet: bool) -> Report:
     rows = []
     with progress("training simulate", len(plans), quiet=quiet) as tick:
         for plan in plans:
-            runs = sample(
-                plan, streams.stream("jitter"), jitter_share=scenario.jitter_share, num_runs=scenario.num_runs
-            )
-            rows.append((plan.planner, plan.iteration_s, runs.mean_s, runs.percentile_s(50), runs.percentile_s(95)))
+            jitter_share, num_runs = scenario.jitter_share, scenario.num_runs
+            times_s = sample(plan, streams.stream("jitter"), jitter_share=jitter_share, num_runs=num_runs)
+            percentiles_s = (percentile(times_s, percent) for percent in (50, 95))
+            rows.append((plan.planner, plan.iteration_s, float(times_s.mean()), *percentiles_s))
             tick()
-    timelines = [simulate(plan.schedule, plan.profile) for plan in plans]
+    timelines = [timeline_of(plan.schedule, plan.profile) for plan in plans]
     charts = (
         report.gantt(timeline, f"What ranks do, {plan.planner}")
         for plan, timeline in zip(plans, timelines, strict=True)
@@ -198,7 +199,7 @@ def compare_planners(scenario: TrainingScenario, quiet: bool) -> Report:
     if scenario.delays_ms:
         return _compare_delays(scenario, profile, quiet)
     plans = [find_policy(name).plan(profile) for name in scenario.policies]
-    timelines = [simulate(plan.schedule, plan.profile) for plan in plans]
+    timelines = [timeline_of(plan.schedule, plan.profile) for plan in plans]
     return report_of(
         scenario, "Training: planners", report.comparison_table(plans, timelines), report.comparison_bars(plans)
     )
@@ -228,7 +229,7 @@ def _compare_delays(scenario: TrainingScenario, profile: Profile, quiet: bool) -
             link = Link(delay_s) if scenario.delays_are == "latency" else Link(service_s=delay_s)
             given = profile.with_links(dict.fromkeys(numbers, link))
             plans[delay_ms] = [find_policy(name).plan(given) for name in scenario.policies]
-            timelines = [simulate(plan.schedule, plan.profile) for plan in plans[delay_ms]]
+            timelines = [timeline_of(plan.schedule, plan.profile) for plan in plans[delay_ms]]
             table = report.comparison_table(plans[delay_ms], timelines)
             tables.append(replace(table, title=f"{scenario.delays_are} {delay_ms:g} ms on link {numbers}"))
             tick()

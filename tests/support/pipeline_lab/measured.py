@@ -20,7 +20,6 @@ from support.pipeline_lab.trials import LabTrial, RuntimeName, TrialOutcome, run
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import Schedule
-from takeup.training.pipelines.simulate import simulate
 from takeup.training.pipelines.timing.evaluation import timeline_of
 
 FEW = 4  # iterations of a run whose schedule does not change
@@ -141,7 +140,7 @@ def _row(system: LabSystem, truth: Profile, expected: Profile, outcome: TrialOut
     return LabRow(
         system.name,
         _system_notes(truth),
-        simulate(_measured_row(system, truth, outcome), expected).iteration_s,
+        timeline_of(_measured_row(system, truth, outcome), expected).iteration_s,
         outcome.settled_s,
         outcome.gradient_error,
         len(outcome.changed_after),

@@ -9,7 +9,7 @@ import pytest
 from support.pipeline_lab.measured import calibrate_profile, with_faults
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile, Stage
-from takeup.training.pipelines.simulate import simulate
+from takeup.training.pipelines.timing.evaluation import timeline_of
 from training.pipeline_profiles import slow
 
 HEALTHY = slow(4, 12, {})
@@ -19,12 +19,12 @@ MEASURED = replace(HEALTHY, stages=(Stage(0.0102, 0.0103, 0.0101),) * 4, links=(
 @pytest.mark.parametrize("name", ["one_f_one_b", "zb_h1", "adaptra"])
 def test_the_calibrated_pipeline_takes_as_long_as_the_run_it_comes_from(name: str) -> None:
     schedule = find_policy(name).plan(HEALTHY).schedule
-    taken_s = 1.03 * simulate(schedule, MEASURED).iteration_s
+    taken_s = 1.03 * timeline_of(schedule, MEASURED).iteration_s
 
     base = calibrate_profile(MEASURED, schedule, taken_s)
 
     assert base.host_s > 0
-    assert simulate(schedule, base).iteration_s == pytest.approx(taken_s, rel=0.002)
+    assert timeline_of(schedule, base).iteration_s == pytest.approx(taken_s, rel=0.002)
 
 
 def test_a_run_that_was_faster_than_its_operations_has_no_overhead() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers import Findings
-from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
+from takeup.training.stragglers.remedy.rebalance import rebalance
 from takeup.training.stragglers.remedy.restart import (
     LINK_MINUTES,
     DurationDistribution,
@@ -47,7 +47,7 @@ def rebalancing(expected: Numbers) -> Findings:
     times_s, count = objective["microbatch_s"], objective["num_microbatches"]
     variance_s, best_s = (
         _least_variance_s(times_s, count),
-        rebalance([Pace(each) for each in times_s], count).iteration_s,
+        rebalance(times_s, count).iteration_s,
     )
     checks += [
         Check.near(
@@ -64,7 +64,7 @@ def rebalancing(expected: Numbers) -> Findings:
 
 def _remaining_slowdown(factors: Sequence[float]) -> float:
     """The remaining slowdown."""
-    return rebalance([Pace(each) for each in factors], MICROBATCHES_EACH * len(factors)).iteration_s / MICROBATCHES_EACH
+    return rebalance(factors, MICROBATCHES_EACH * len(factors)).iteration_s / MICROBATCHES_EACH
 
 
 def _least_variance_s(times_s: Sequence[float], count: int) -> float:

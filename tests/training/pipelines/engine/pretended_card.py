@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 from takeup.training.pipelines.engine import adapter, adaptive, messages
-from takeup.training.pipelines.engine.stopwatch import DeviceStopwatch
+from takeup.training.pipelines.engine.stopwatch import RankStopwatch, record_event
 
 __all__ = ["pretend"]
 
@@ -78,7 +78,7 @@ def pretend() -> Iterator[Stream]:
         (torch.Tensor, "record_stream", lambda tensor, on: None),
         (messages._CopyStream, "room_for", room_for),
         (adapter, "carrier_of", lambda stage: "delegates"),
-        (adaptive, "_watch_of", lambda stage, count: DeviceStopwatch(count)),
+        (adaptive, "_watch_of", lambda stage, count: RankStopwatch(count, record_event, lag=1)),
     )
     with ExitStack() as stack:
         for place, name, ours in places:

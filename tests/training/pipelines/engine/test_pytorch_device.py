@@ -9,7 +9,7 @@ import pytest
 from takeup.training.pipelines.schedule import OpKind
 
 pytest.importorskip("torch")
-from takeup.training.pipelines.engine.stopwatch import DeviceStopwatch
+from takeup.training.pipelines.engine.stopwatch import RankStopwatch
 
 
 class Stream:
@@ -47,7 +47,7 @@ def stream() -> Stream:
     return Stream()
 
 
-def run_iteration(watch: DeviceStopwatch, stream: Stream, op_ms: float, *, measure: bool = True) -> None:
+def run_iteration(watch: RankStopwatch, stream: Stream, op_ms: float, *, measure: bool = True) -> None:
     """Two micro-batches with F, I and W, on a stage in the middle."""
     watch.begin(measure=measure)
     for microbatch in range(2):
@@ -57,14 +57,14 @@ def run_iteration(watch: DeviceStopwatch, stream: Stream, op_ms: float, *, measu
         watch.timed(OpKind.WEIGHT_GRADIENT, microbatch, partial(stream.compute, 3 * op_ms))
 
 
-def read(watch: DeviceStopwatch, stream: Stream) -> list[int]:
+def read(watch: RankStopwatch, stream: Stream) -> list[int]:
     """What was measured, once the device has got there."""
     stream.reads_allowed = True
     return [int(number) for number in watch.measured()]
 
 
 def test_operations_are_timed_on_the_device_and_read_one_iteration_later(stream: Stream) -> None:
-    watch = DeviceStopwatch(2, stream.mark)
+    watch = RankStopwatch(2, stream.mark, lag=1)
     run_iteration(watch, stream, 1.5)
     run_iteration(watch, stream, 70.0, measure=False)
 
@@ -72,7 +72,7 @@ def test_operations_are_timed_on_the_device_and_read_one_iteration_later(stream:
 
 
 def test_hand_overs_are_counted_from_the_start_of_their_iteration(stream: Stream) -> None:
-    watch = DeviceStopwatch(2, stream.mark)
+    watch = RankStopwatch(2, stream.mark, lag=1)
     run_iteration(watch, stream, 1.0)
     watch.begin(measure=False)
 
@@ -80,7 +80,7 @@ def test_hand_overs_are_counted_from_the_start_of_their_iteration(stream: Stream
 
 
 def test_arrivals_are_where_their_marks_are_and_zero_without(stream: Stream) -> None:
-    watch = DeviceStopwatch(2, stream.mark)
+    watch = RankStopwatch(2, stream.mark, lag=1)
     watch.begin(measure=True)
     stream.compute(4.0)
     copied = stream.mark()
@@ -93,7 +93,7 @@ def test_arrivals_are_where_their_marks_are_and_zero_without(stream: Stream) -> 
 
 
 def test_if_every_iteration_is_measured_the_one_before_is_read(stream: Stream) -> None:
-    watch = DeviceStopwatch(2, stream.mark)
+    watch = RankStopwatch(2, stream.mark, lag=1)
     run_iteration(watch, stream, 1.0)
     run_iteration(watch, stream, 5.0)
 
@@ -102,7 +102,7 @@ def test_if_every_iteration_is_measured_the_one_before_is_read(stream: Stream) -
 
 
 def test_the_loss_belongs_to_the_forward(stream: Stream) -> None:
-    watch = DeviceStopwatch(1, stream.mark)
+    watch = RankStopwatch(1, stream.mark, lag=1)
     watch.begin(measure=True)
     watch.timed(OpKind.FORWARD, 0, partial(stream.compute, 2.0))
 
@@ -114,7 +114,7 @@ def test_the_loss_belongs_to_the_forward(stream: Stream) -> None:
 
 
 def test_a_whole_backward_counts_as_two_halves(stream: Stream) -> None:
-    watch = DeviceStopwatch(1, stream.mark)
+    watch = RankStopwatch(1, stream.mark, lag=1)
     watch.begin(measure=True)
     watch.timed(OpKind.FULL_BACKWARD, 0, partial(stream.compute, 6.0))
     watch.begin(measure=False)
@@ -126,7 +126,7 @@ def test_an_iteration_that_is_not_measured_has_no_marks(stream: Stream) -> None:
     def never() -> Event:
         raise AssertionError("a mark was made")
 
-    watch = DeviceStopwatch(1, never)
+    watch = RankStopwatch(1, never, lag=1)
     watch.begin(measure=False)
     results = watch.timed(OpKind.FORWARD, 0, lambda: "output"), watch.prolong_forward(lambda: "loss")
     watch.note_arrival(0, 0, stream.mark())
@@ -136,7 +136,7 @@ def test_an_iteration_that_is_not_measured_has_no_marks(stream: Stream) -> None:
 
 
 def test_operations_can_be_drawn_in_the_order_in_which_they_ran(stream: Stream) -> None:
-    watch = DeviceStopwatch(2, stream.mark)
+    watch = RankStopwatch(2, stream.mark, lag=1)
     run_iteration(watch, stream, 1.0)
     watch.begin(measure=False)
     stream.reads_allowed = True

@@ -21,7 +21,7 @@ from takeup.errors import BadInput, TakeupError
 from takeup.training.pipelines.contract import Planner
 from takeup.training.pipelines.engine.adapter import PipelineRuntime, ranks_of, register_by_name
 from takeup.training.pipelines.engine.messages import first_words, private_group
-from takeup.training.pipelines.engine.stopwatch import NUM_TIMES, DeviceStopwatch, HostStopwatch, RankStopwatch
+from takeup.training.pipelines.engine.stopwatch import NUM_TIMES, RankStopwatch, record_event
 from takeup.training.pipelines.planners import adaptation, find_policy
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import PipelinePlan, Schedule
@@ -416,7 +416,9 @@ class AdaptiveSchedule:
 
 def _watch_of(stage: Any, num_microbatches: int) -> RankStopwatch:
     """Host clock on the CPU; device events on an accelerator, where calls are asynchronous."""
-    return HostStopwatch(num_microbatches) if stage.device.type == "cpu" else DeviceStopwatch(num_microbatches)
+    if stage.device.type == "cpu":
+        return RankStopwatch(num_microbatches)
+    return RankStopwatch(num_microbatches, record_event, lag=1)
 
 
 def _find(planner: str | Planner) -> Planner:

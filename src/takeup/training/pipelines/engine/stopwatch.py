@@ -1,7 +1,11 @@
-"""Measurements of one rank in an iteration, by the clock of the host or by device events.
+"""Measurements of one rank in an iteration, by the clock of the host or by events of a device.
 
 They are operation durations, and when messages were handed over and usable. Only iterations whose measurements will be
 read are measured; in all others the stopwatch is a no-op.
+
+How it works. A mark is made before and after each operation and at each arrival: on the host the time, on a device an
+event on the compute or copy stream, without synchronization. Events have completed one iteration later and are read
+then. All times are relative to the start of the iteration; the clocks of two devices or hosts need not agree.
 """
 
 import time
@@ -16,110 +20,31 @@ from takeup.core.arrays import Ints
 from takeup.training.pipelines.schedule import OpKind
 
 NUM_TIMES = 3  # F, I and W
-
-
-class RankStopwatch(Protocol):
-    """Recorder of operation and message times; results can be read `lag` iterations later."""
-
-    lag: int
-
-    @property
-    def is_on(self) -> bool:
-        """Whether this iteration is measured."""
-
-    def begin(self, measure: bool) -> None:
-        """An iteration begins, which is measured or not."""
-
-    def timed(self, kind: OpKind, microbatch: int, compute: Callable[[], Any]) -> Any:
-        """Call `compute` and return its result; record its duration, and its end as the hand-over time."""
-
-    def prolong_forward(self, compute: Callable[[], Any]) -> Any:
-        """Call `compute` (such as the loss) and return its result; add its duration to the last forward."""
-
-    def note_arrival(self, direction: int, microbatch: int, mark: Any = None) -> None:
-        """Record that a message is usable from now on, or from the event `mark` on."""
-
-    def measured(self) -> Ints:
-        """Medians of F, I and W, then hand-over times, then arrival times, of the iteration `lag` before this one."""
-
-
-class HostStopwatch:
-    """Times in nanoseconds, by the clock of this process.
-
-    `handed[0]` says when the activations of every micro-batch were ready to be sent, `handed[1]` its gradients;
-    `usable[0]` when its activations had arrived from the previous stage, `usable[1]` its gradients from the next.
-    """
-
-    lag = 0
-
-    def __init__(self, num_microbatches: int) -> None:
-        self.handed = np.zeros((2, num_microbatches), np.int64)
-        self.usable = np.zeros((2, num_microbatches), np.int64)
-        self.is_on = False
-        self._lasted: dict[OpKind, list[int]] = {kind: [] for kind in OpKind}
-
-    def begin(self, measure: bool) -> None:
-        """An iteration begins, which is measured or not."""
-        self.is_on = measure
-        for samples in self._lasted.values():
-            samples.clear()
-
-    def timed(self, kind: OpKind, microbatch: int, compute: Callable[[], Any]) -> Any:
-        """Call `compute` and return its result; record its duration and, except for W, its end as hand-over."""
-        if not self.is_on:
-            return compute()
-        start = time.perf_counter_ns()
-        result = compute()
-        end = time.perf_counter_ns()
-        self._lasted[kind].append(end - start)
-        if kind != OpKind.WEIGHT_GRADIENT:
-            self.handed[int(kind != OpKind.FORWARD), microbatch] = end
-        return result
-
-    def prolong_forward(self, compute: Callable[[], Any]) -> Any:
-        """Call `compute`, such as the loss, and return its result; its duration is added to the last forward."""
-        if not self.is_on:
-            return compute()
-        start = time.perf_counter_ns()
-        result = compute()
-        self._lasted[OpKind.FORWARD][-1] += time.perf_counter_ns() - start
-        return result
-
-    def note_arrival(self, direction: int, microbatch: int, mark: Any = None) -> None:
-        """Record that a message is usable from now on."""
-        self.usable[direction, microbatch] = time.perf_counter_ns()
-
-    def measured(self) -> Ints:
-        """Medians of F, I and W, then all hand-over times, then all arrival times, in nanoseconds."""
-        return row_of(self._lasted, self.handed, self.usable)
-
-
-def row_of(lasted: dict[OpKind, list[int]], handed: Ints, usable: Ints) -> Ints:
-    """The row a rank sends to rank 0; how a full backward would split into I and W is unknown, so it is halved."""
-    typical = {kind: int(median(samples)) if samples else 0 for kind, samples in lasted.items()}
-    times = [typical[kind] for kind in (OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)]
-    if full := typical[OpKind.FULL_BACKWARD]:
-        times[1:] = [full // 2, full - full // 2]
-    return np.concatenate([np.array(times, np.int64), handed.ravel(), usable.ravel()])
-
-
-# Measurements of one rank on an accelerator, by device events, because calls are asynchronous -------------------------
-#
-# How it works. An event is recorded after each operation on the compute stream, and after each arrival on the copy
-# stream, without synchronization. One iteration later they have completed and are read: all on the clock of the device,
-# relative to the start of the iteration. The clocks of two devices need not agree, nor those of two hosts.
-
 NANOSECONDS = 1e6  # in a millisecond, the unit of events
 
 
-class DeviceEvent(Protocol):
-    """A timestamp on the clock of a device, such as a CUDA event."""
+class TimeMark(Protocol):
+    """A moment on the clock of the host or of a device, such as a CUDA event."""
 
     def synchronize(self) -> None:
-        """Block until the event has completed."""
+        """Block until it has passed."""
 
     def elapsed_time(self, later: Any, /) -> float:
         """Milliseconds from here to a later mark."""
+
+
+class HostMark:
+    """The current time of the host."""
+
+    def __init__(self) -> None:
+        self._at_ns = time.perf_counter_ns()
+
+    def synchronize(self) -> None:
+        """Do nothing: it has passed."""
+
+    def elapsed_time(self, later: "HostMark", /) -> float:
+        """Milliseconds from here to a later mark."""
+        return (later._at_ns - self._at_ns) / NANOSECONDS
 
 
 def record_event() -> Any:
@@ -138,49 +63,48 @@ class TimedOp(NamedTuple):
     end: int
 
 
-class _IterationEvents:
-    """The events of one iteration."""
+class _IterationMarks:
+    """The marks of one iteration."""
 
-    def __init__(self, base: DeviceEvent) -> None:
+    def __init__(self, base: TimeMark) -> None:
         self.base = base
-        self.ops: list[tuple[OpKind, int, DeviceEvent, DeviceEvent]] = []
-        self.arrivals: dict[tuple[int, int], DeviceEvent] = {}
+        self.ops: list[tuple[OpKind, int, TimeMark, TimeMark]] = []
+        self.arrivals: dict[tuple[int, int], TimeMark] = {}
 
-    def at(self, mark: DeviceEvent) -> int:
-        """Nanoseconds from the start of the iteration; the event is normally already complete."""
+    def at(self, mark: TimeMark) -> int:
+        """Nanoseconds from the start of the iteration; the mark has normally passed already."""
         self.base.synchronize()
         mark.synchronize()
         return round(self.base.elapsed_time(mark) * NANOSECONDS)
 
-    def timed_ops(self) -> list[TimedOp]:
-        """All operations in launch order."""
-        return [TimedOp(kind, microbatch, self.at(start), self.at(end)) for kind, microbatch, start, end in self.ops]
 
+class RankStopwatch:
+    """Recorder of operation and message times; results can be read `lag` iterations later: 1 for events of a device."""
 
-class DeviceStopwatch:
-    """As `Stopwatch`, for stages on an accelerator; measurements can be read one iteration later."""
-
-    lag = 1
-
-    def __init__(self, num_microbatches: int, mark: Callable[[], DeviceEvent] = record_event) -> None:
+    def __init__(self, num_microbatches: int, mark: Callable[[], TimeMark] = HostMark, lag: int = 0) -> None:
+        self.lag = lag
         self._shape = (2, num_microbatches)
         self._mark = mark
-        self._now: _IterationEvents | None = None
-        self._past: _IterationEvents | None = None
+        self._now: _IterationMarks | None = None
+        self._past: _IterationMarks | None = None
 
     @property
     def is_on(self) -> bool:
         """Whether this iteration is measured."""
         return self._now is not None
 
+    @property
+    def _readable(self) -> _IterationMarks | None:
+        return self._past if self.lag else self._now
+
     def begin(self, measure: bool) -> None:
-        """Start an iteration, measured or not; the previous one can then be read."""
+        """Start an iteration, measured or not; the previous measured one can then be read."""
         if self._now is not None:
             self._past = self._now
-        self._now = _IterationEvents(self._mark()) if measure else None
+        self._now = _IterationMarks(self._mark()) if measure else None
 
     def timed(self, kind: OpKind, microbatch: int, compute: Callable[[], Any]) -> Any:
-        """Call `compute` and return its result, with an event before and after the work it enqueues."""
+        """Call `compute` and return its result; record its duration, and its end as the hand-over time."""
         if self._now is None:
             return compute()
         start = self._mark()
@@ -189,7 +113,7 @@ class DeviceStopwatch:
         return result
 
     def prolong_forward(self, compute: Callable[[], Any]) -> Any:
-        """Call `compute` and return its result; extend the last forward to its end."""
+        """Call `compute`, such as the loss, and return its result; extend the last forward to its end."""
         result = compute()
         if self._now is not None:
             kind, microbatch, start, _ = self._now.ops[-1]
@@ -197,23 +121,38 @@ class DeviceStopwatch:
         return result
 
     def note_arrival(self, direction: int, microbatch: int, mark: Any = None) -> None:
-        """Record that a message is usable once the event `mark` has completed."""
+        """Record that a message is usable once `mark` has passed; on the host, from now on."""
+        if mark is None and self.lag == 0:
+            mark = self._mark()
         if self._now is not None and mark is not None:
             self._now.arrivals[direction, microbatch] = mark
 
     def timed_ops(self) -> list[TimedOp]:
-        """Operations of the last completed measured iteration."""
-        return [] if self._past is None else self._past.timed_ops()
+        """Operations of the iteration that can be read, in launch order."""
+        marks = self._readable
+        if marks is None:
+            return []
+        return [TimedOp(kind, microbatch, marks.at(start), marks.at(end)) for kind, microbatch, start, end in marks.ops]
 
     def measured(self) -> Ints:
-        """Medians of F, I and W, then all hand-over times, then all arrival times, of the previous iteration."""
-        assert self._past is not None
+        """Medians of F, I and W, then hand-over times, then arrival times: activations first, then gradients."""
+        marks = self._readable
+        assert marks is not None
         lasted: dict[OpKind, list[int]] = {kind: [] for kind in OpKind}
         handed, usable = np.zeros(self._shape, np.int64), np.zeros(self._shape, np.int64)
-        for kind, microbatch, start, end in self._past.timed_ops():
+        for kind, microbatch, start, end in self.timed_ops():
             lasted[kind].append(end - start)
             if kind != OpKind.WEIGHT_GRADIENT:
                 handed[int(kind != OpKind.FORWARD), microbatch] = end
-        for place, mark in self._past.arrivals.items():
-            usable[place] = self._past.at(mark)
-        return row_of(lasted, handed, usable)
+        for place, mark in marks.arrivals.items():
+            usable[place] = marks.at(mark)
+        return np.concatenate([_times(lasted), handed.ravel(), usable.ravel()])
+
+
+def _times(lasted: dict[OpKind, list[int]]) -> Ints:
+    """Medians of F, I and W; how a full backward would split into I and W is unknown, so it is halved."""
+    typical = {kind: int(median(samples)) if samples else 0 for kind, samples in lasted.items()}
+    times = [typical[kind] for kind in (OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)]
+    if full := typical[OpKind.FULL_BACKWARD]:
+        times[1:] = [full // 2, full - full // 2]
+    return np.array(times, np.int64)

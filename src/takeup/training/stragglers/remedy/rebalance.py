@@ -20,20 +20,6 @@ NUM_HALVINGS = 60  # more bisection steps than a double has bits
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Speed of a group of ranks: `fill_s` until its pipeline is full, then this long per micro-batch."""
-
-    microbatch_s: float
-    fill_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.microbatch_s) and self.microbatch_s > 0):
-            raise BadInput(f"microbatch_s is {self.microbatch_s:g}; give the time of a micro-batch, above zero")
-        if not (np.isfinite(self.fill_s) and self.fill_s >= 0):
-            raise BadInput(f"fill_s is {self.fill_s:g}; give the time to fill the pipeline, zero or more")
-
-
-@dataclass(frozen=True, slots=True)
 class MicrobatchShares:
     """Number of micro-batches of every group, and when the last one is done.
 
@@ -45,61 +31,42 @@ class MicrobatchShares:
     counts: tuple[int, ...]
     iteration_s: float
 
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """Index of the first micro-batch of every group, for data loaders."""
-        return (0, *np.cumsum(self.counts[:-1]).tolist())
 
+def rebalance(microbatches_s: Sequence[float], num_microbatches: int) -> MicrobatchShares:
+    """Shares with the least time of the slowest group, given the time of a micro-batch in each; all get at least one.
 
-def rebalance(groups: Sequence[Pace], num_microbatches: int, quantum: int = 1) -> MicrobatchShares:
-    """Shares with the least time of the slowest group; each gets at least one `quantum`, in whole quanta.
-
-    Interleaved schedules need multiples of the number of stages: that is their quantum.
+    First all micro-batches that are done by the latest feasible time, found by bisection; then one by one.
     """
-    _check(len(groups), num_microbatches, quantum)
-    fill_s = np.array([group.fill_s for group in groups])
-    step_s = np.array([group.microbatch_s for group in groups]) * quantum
-    counts = _hand_out(fill_s, step_s, num_microbatches // quantum)
-    return MicrobatchShares(tuple((counts * quantum).tolist()), float(np.max(fill_s + counts * step_s)))
-
-
-def _check(num_groups: int, num_microbatches: int, quantum: int) -> None:
-    if quantum < 1 or num_microbatches % quantum:
-        raise BadInput(f"{num_microbatches} micro-batches do not divide into portions of {quantum}")
-    if not 1 <= num_groups * quantum <= num_microbatches:
-        raise BadInput(
-            f"{num_microbatches} micro-batches for {num_groups} groups; "
-            f"every group needs at least {quantum}, so give fewer groups or more micro-batches"
-        )
-
-
-def _hand_out(fill_s: Floats, step_s: Floats, num_portions: int) -> Ints:
-    """First all portions done by the latest feasible time, found by bisection; then portion by portion."""
-    counts = _done_by(_moment_s(fill_s, step_s, num_portions), fill_s, step_s)
-    ends = [(float(end_s), index) for index, end_s in enumerate(fill_s + (counts + 1) * step_s)]
+    step_s = np.array(microbatches_s, np.float64)
+    if not (np.isfinite(step_s) & (step_s > 0)).all():
+        raise BadInput("the time of a micro-batch must be finite and above zero in every group")
+    if not 1 <= len(step_s) <= num_microbatches:
+        raise BadInput(f"{num_microbatches} micro-batches for {len(step_s)} groups; every group needs at least one")
+    counts = _done_by(_moment_s(step_s, num_microbatches), step_s)
+    ends = [(float(end_s), index) for index, end_s in enumerate((counts + 1) * step_s)]
     heapq.heapify(ends)
-    for _ in range(num_portions - int(counts.sum())):
+    for _ in range(num_microbatches - int(counts.sum())):
         end_s, index = ends[0]
         counts[index] += 1
         heapq.heapreplace(ends, (end_s + float(step_s[index]), index))
-    return counts
+    return MicrobatchShares(tuple(counts.tolist()), float(np.max(counts * step_s)))
 
 
-def _done_by(moment_s: float, fill_s: Floats, step_s: Floats) -> Ints:
-    """Number of portions every group has done by then, but at least one."""
-    return np.maximum(1, np.floor((moment_s - fill_s) / step_s)).astype(np.int64)
-
-
-def _moment_s(fill_s: Floats, step_s: Floats, num_portions: int) -> float:
-    """The latest time by which the number of portions done does not exceed the total."""
-    low_s, high_s = 0.0, float(np.max(fill_s) + np.min(step_s) * num_portions)
+def _moment_s(step_s: Floats, num_microbatches: int) -> float:
+    """The latest time by which the number of micro-batches done does not exceed the total."""
+    low_s, high_s = 0.0, float(np.min(step_s) * num_microbatches)
     for _ in range(NUM_HALVINGS):
         middle_s = (low_s + high_s) / 2
-        if _done_by(middle_s, fill_s, step_s).sum() <= num_portions:
+        if _done_by(middle_s, step_s).sum() <= num_microbatches:
             low_s = middle_s
         else:
             high_s = middle_s
     return low_s
+
+
+def _done_by(moment_s: float, step_s: Floats) -> Ints:
+    """Number of micro-batches every group has done by then, but at least one."""
+    return np.maximum(1, np.floor(moment_s / step_s)).astype(np.int64)
 
 
 # The shares of a running job ------------------------------------------------------------------------------------------
@@ -155,7 +122,7 @@ def are_alike(job: JobState) -> bool:
 
 
 def _shares(paces_s: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
-    return rebalance([Pace(pace_s) for pace_s in paces_s], num_microbatches).counts
+    return rebalance(paces_s, num_microbatches).counts
 
 
 def _slowest_s(counts: Sequence[int], paces_s: Sequence[float]) -> float:
