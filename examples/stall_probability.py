@@ -15,9 +15,9 @@ low = e + c * psi
 print(f"by hand   together {exp(5 * low):.4f}  alone {psi * exp(5 * low):.4f}")
 
 pair = Cell(capacity_bps=1.5e6, bitrate_bps=1e6, arrivals_per_s=0.02, max_users=2)
-solution = find_solver("riccati").solution(chain_of(pair))
+solution = find_solver("doubling").solution(chain_of(pair))
 alone, together = solution.playback.empties(5.0)[:, 0]
-print(f"riccati   together {together:.4f}  alone {alone:.4f}")
+print(f"doubling  together {together:.4f}  alone {alone:.4f}")
 
 cell = Cell(capacity_bps=2.8e6, bitrate_bps=360e3, arrivals_per_s=0.12, max_users=10)
 for start_s in (2, 5, 10, 20):

@@ -32,9 +32,9 @@ LEAST_SEGMENTS = 5
 def solve(player: Player) -> QoeMetrics:
     """The exact answer."""
     from takeup.streaming.chains import chain_of
-    from takeup.streaming.solvers.fluid import RiccatiSolver
+    from takeup.streaming.solvers.fluid import DoublingSolver
 
-    return RiccatiSolver().solve(chain_of(CELL), player)
+    return DoublingSolver().solve(chain_of(CELL), player)
 
 
 def show(downloads: Downloads, ideal: Downloads, threshold_s: float, segment_s: float) -> bool:

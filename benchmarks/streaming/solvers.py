@@ -29,7 +29,7 @@ from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Capacity, Cell, Estimate, Player, QoeMetrics
 from takeup.streaming.simulate.cell import play_cell, simulate_cell
 from takeup.streaming.simulate.tagged import simulate_tagged
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 SEED = 0
 CELL, PLAYER = Cell(2.8e6, 360e3, 0.12, 10), Player(5.0)
@@ -63,7 +63,7 @@ def cpu_s_of(action: Callable[[], object]) -> float:
 
 def answer(cell: Cell) -> object:
     """From a cell to everything its viewers experience."""
-    return RiccatiSolver().solve(chain_of(cell), PLAYER)
+    return DoublingSolver().solve(chain_of(cell), PLAYER)
 
 
 def answer_s(cell: Cell, num_answers: int) -> float:
@@ -84,7 +84,7 @@ def sweep() -> None:
     """Full answers at 40 arrival rates and 50 start thresholds."""
     for arrivals_per_s in np.linspace(0.05, 0.15, 40):
         cell = Cell(CELL.capacity_bps, CELL.bitrate_bps, float(arrivals_per_s), CELL.max_users)
-        solution = RiccatiSolver().solution(chain_of(cell))
+        solution = DoublingSolver().solution(chain_of(cell))
         for start_s in np.linspace(0.5, 40.0, 50):
             solution.answer(Player(float(start_s)))
 
@@ -214,7 +214,7 @@ def measure(folder: Path, logs: Path | None) -> Report:
     large = best_commands(folder, f"predict --max-users {MANY_USERS}")
     small_s, large_s, sweep_s = answer_s(CELL, NUM_ANSWERS), answer_s(changing_cell(), 5), best_cpu_s(sweep)
     simulated, rate, crowded_rate = simulators(), events_rate(CELL), events_rate(CROWDED)
-    exact = RiccatiSolver().solve(chain_of(CELL), PLAYER).stall_probability.value
+    exact = DoublingSolver().solve(chain_of(CELL), PLAYER).stall_probability.value
     checks = [
         Check.at_most("full answer, 10 states", small_s * 1e3, ANSWER_BAR_MS, unit="cpu ms"),
         Check.at_most(f"full answer, {10 * NUM_LEVELS} states", large_s * 1e3, LARGE_BAR_MS, unit="cpu ms"),

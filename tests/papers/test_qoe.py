@@ -20,8 +20,8 @@ from takeup.papers.qoe.reference import (
     reference_chain,
     reference_solution,
 )
+from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.model import Chain
-from takeup.streaming.solvers.fluid import RiccatiSolver
 
 EXPECTED = numbers("qoe")
 SETTING = EXPECTED["setting"]

@@ -25,7 +25,7 @@ from takeup.streaming.chains import (
     stationary_law,
 )
 from takeup.streaming.model import Capacity, Cell, Player, Views
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 TWO_LENGTHS = (Views(0.7, 20.0), Views(0.3, 150.0))
 LEVELS = Capacity(np.array([0.5, 1.0, 1.5]), np.array([[-0.1, 0.1, 0.0], [0.05, -0.1, 0.05], [0.0, 0.1, -0.1]]))
@@ -110,9 +110,9 @@ def test_flows_of_three_kinds_come_and_go_by_their_rates() -> None:
 
 def test_two_classes_of_the_same_length_are_one_class() -> None:
     split = Cell(2.8e6, 360e3, 0.12, 10, (Views(0.4, 60.0), Views(0.6, 60.0)))
-    answers = [RiccatiSolver().solve(chain_of(split, tagged), Player(5.0)) for tagged in (0, 1)]
+    answers = [DoublingSolver().solve(chain_of(split, tagged), Player(5.0)) for tagged in (0, 1)]
 
-    whole = RiccatiSolver().solve(chain_of(reference_cell()), Player(5.0))
+    whole = DoublingSolver().solve(chain_of(reference_cell()), Player(5.0))
     for answer in answers:
         assert answer.stall_probability.value == pytest.approx(whole.stall_probability.value)
         assert answer.stall_s.value == pytest.approx(whole.stall_s.value)
@@ -121,7 +121,7 @@ def test_two_classes_of_the_same_length_are_one_class() -> None:
 
 def test_long_and_short_views_have_their_known_numbers() -> None:
     cell = Cell(2.8e6, 360e3, 0.12, 10, (Views(0.7, 20.0), Views(0.3, 460 / 3)))
-    short, long = (RiccatiSolver().solution(chain_of(cell, tagged)).stall_probability(10.0) for tagged in (0, 1))
+    short, long = (DoublingSolver().solution(chain_of(cell, tagged)).stall_probability(10.0) for tagged in (0, 1))
 
     assert chain_of(cell).num_states == 55
     assert short == pytest.approx(0.0049, abs=5e-5)
@@ -140,7 +140,7 @@ def test_the_best_channel_is_worth_the_harmonic_number() -> None:
 def test_levels_that_are_all_alike_change_nothing(views: tuple[Views, ...]) -> None:
     same = Capacity(np.ones(3), LEVELS.generator)
     plain, changing = (Cell(2.8e6, 360e3, 0.12, 5, views, capacity=capacity) for capacity in (None, same))
-    expected, found = (RiccatiSolver().solve(chain_of(cell), Player(5.0)) for cell in (plain, changing))
+    expected, found = (DoublingSolver().solve(chain_of(cell), Player(5.0)) for cell in (plain, changing))
 
     assert found.stall_probability.value == pytest.approx(expected.stall_probability.value, rel=1e-10)
     assert found.startup_s.value == pytest.approx(expected.startup_s.value, rel=1e-10)
@@ -152,15 +152,15 @@ def test_a_capacity_that_never_changes_level_in_time_is_a_mix_of_cells() -> None
     chain = chain_of(Cell(2.8e6, 360e3, 0.12, 10, capacity=slow))
     chains = [chain_of(Cell(2.8e6 * level, 360e3, 0.12, 10)) for level in (0.5, 1.5)]
     accepted = np.array([1 - each.blocked_share for each in chains])
-    alone = [RiccatiSolver().solution(each).stall_probability(5.0) for each in chains]
+    alone = [DoublingSolver().solution(each).stall_probability(5.0) for each in chains]
 
-    found = RiccatiSolver().solution(chain).stall_probability(5.0)
+    found = DoublingSolver().solution(chain).stall_probability(5.0)
     assert found == pytest.approx(accepted @ alone / accepted.sum(), rel=1e-5)
 
 
 def test_a_changing_capacity_makes_more_stalls() -> None:
     steady, changing = (Cell(2.8e6, 360e3, 0.1, 10, capacity=capacity) for capacity in (None, LEVELS))
-    solutions = [RiccatiSolver().solution(chain_of(cell)) for cell in (steady, changing)]
+    solutions = [DoublingSolver().solution(chain_of(cell)) for cell in (steady, changing)]
 
     assert solutions[1].stall_probability(5.0) == pytest.approx(0.0835608, rel=1e-5)
     assert solutions[1].stall_probability(5.0) > 2 * solutions[0].stall_probability(5.0)
@@ -169,7 +169,7 @@ def test_a_changing_capacity_makes_more_stalls() -> None:
 @pytest.mark.parametrize("floor", [1e-6, 1e-4])
 def test_an_outage_is_the_limit_of_a_very_slow_level(floor: float) -> None:
     cells = [Cell(2.8e6, 360e3, 0.1, 10, capacity=Capacity(np.array([x, 1, 2]), LEVELS.generator)) for x in (0, floor)]
-    outage, slow = (RiccatiSolver().solve(chain_of(cell), Player(5.0)) for cell in cells)
+    outage, slow = (DoublingSolver().solve(chain_of(cell), Player(5.0)) for cell in cells)
 
     assert slow.stall_probability.value == pytest.approx(outage.stall_probability.value, rel=2 * floor)
     assert slow.startup_s.value == pytest.approx(outage.startup_s.value, rel=3 * floor)

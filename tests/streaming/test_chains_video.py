@@ -11,9 +11,9 @@ from streaming.oracles import phase_type, reference_cell, with_phases
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, with_abandonment, with_vbr
 from takeup.streaming.model import Cell, Player
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 
-SOLVER = RiccatiSolver()
+SOLVER = DoublingSolver()
 
 
 def test_one_phase_is_the_exponential_length() -> None:

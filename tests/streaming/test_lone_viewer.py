@@ -21,7 +21,7 @@ from takeup.streaming.capacity_fit import (
 )
 from takeup.streaming.chains import stationary_law
 from takeup.streaming.model import Capacity, Chain
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 # In a measurement -----------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ def exact_stalls(capacity: Capacity) -> Floats:
     law = stationary_law(capacity.generator)
     fills = [capacity.levels * speed for speed in SPEEDS]
     chains = [Chain(capacity.generator, fill / MEAN_VIDEO_S, fill, law) for fill in fills]
-    solutions = [RiccatiSolver().solution(chain) for chain in chains]
+    solutions = [DoublingSolver().solution(chain) for chain in chains]
     return np.array([[solution.stall_probability(q) for q in THRESHOLDS_S] for solution in solutions])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, factorial, log2
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,19 +67,12 @@ def _repeated_square(matrix: Numbers, times: int) -> Numbers:
     return matrix
 
 
-# The ordered Schur form: an orthonormal basis of the directions of a matrix that decay, or of those that grow ---------
-#
-# It is scipy's, whose import takes as long as hundreds of answers, so it is imported lazily on first use.
+def stable_schur_basis(matrix: Floats) -> tuple[Floats, int]:
+    """An orthonormal basis that begins with the directions of a matrix that decay, and how many they are."""
+    from scipy.linalg import schur  # whose import takes as long as hundreds of answers
 
-HalfPlane = Literal["lhp", "rhp"]
-
-
-def schur_basis(matrix: Floats, half_plane: HalfPlane) -> tuple[Floats, Floats, int]:
-    """The Schur form and its basis with one half-plane first, and how many eigenvalues lie in it."""
-    from scipy.linalg import schur
-
-    form, basis, num_found = schur(matrix, sort=half_plane)
-    return form, basis, int(num_found)
+    _, basis, num_found = schur(matrix, sort="lhp")
+    return basis, int(num_found)
 
 
 def are_connected(rates: npt.NDArray[Any]) -> bool:

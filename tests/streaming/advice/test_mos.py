@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +15,8 @@ from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.advice.qoe import expected_mos, mean_mos, mos
 from takeup.streaming.chains import chain_of, ps_cell
-from takeup.streaming.model import Player
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.model import Estimate, Player
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_the_score_is_a_score_and_more_trouble_never_raises_it(
 
 
 def test_the_expected_score_of_a_cell_without_stalls_is_that_of_its_start() -> None:
-    solution = RiccatiSolver().solution(ps_cell(3.0, 60.0, 0.01, 2))
+    solution = DoublingSolver().solution(ps_cell(3.0, 60.0, 0.01, 2))
     startup_s = solution.mean_prefetch(4.0)
 
     assert expected_mos(solution, Player(4.0)) == pytest.approx(mos(startup_s, 0, 0))
@@ -47,22 +48,24 @@ def test_the_expected_score_of_a_cell_without_stalls_is_that_of_its_start() -> N
 
 def test_the_expected_score_falls_with_the_load() -> None:
     scores = [
-        expected_mos(RiccatiSolver().solution(chain_of(reference_cell(rate))), Player(5.0)) for rate in (0.05, 0.1, 0.2)
+        expected_mos(DoublingSolver().solution(chain_of(reference_cell(rate))), Player(5.0))
+        for rate in (0.05, 0.1, 0.2)
     ]
 
     assert scores == sorted(scores, reverse=True)
 
 
 def test_stalls_count_by_their_law_each_as_long_as_the_mean_stall() -> None:
-    counts = SimpleNamespace(stall_s=6.0, mean=2.0, law=lambda most: [0.5, 0.3, 0.2])
-    solution: Any = SimpleNamespace(counts=lambda player: counts, mean_prefetch=lambda threshold_s: threshold_s / 2)
+    answer = SimpleNamespace(startup_s=Estimate(1.0), stall_s=Estimate(6.0), num_stalls=Estimate(2.0))
+    law = np.array([0.5, 0.3, 0.2])
+    solution: Any = SimpleNamespace(answer=lambda player: answer, stall_law=lambda player, most: law)
 
     expected = 0.5 * mos(1.0, 0, 0.0) + 0.3 * mos(1.0, 1, 3.0) + 0.2 * mos(1.0, 2, 6.0)
-    assert expected_mos(solution, Player(5.0, goal_s=2.0)) == pytest.approx(expected)
+    assert expected_mos(solution, Player(5.0)) == pytest.approx(expected)
 
 
 def test_the_mean_session_has_the_score_of_its_means() -> None:
-    answer = RiccatiSolver().solution(chain_of(reference_cell(0.1))).answer(Player(5.0))
+    answer = DoublingSolver().solution(chain_of(reference_cell(0.1))).answer(Player(5.0))
 
     assert mean_mos(answer) == mos(answer.startup_s.value, answer.num_stalls.value, answer.stall_s.value)
 

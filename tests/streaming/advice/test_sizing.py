@@ -13,7 +13,7 @@ from takeup.streaming.advice.qoe import solve_cell
 from takeup.streaming.advice.tuning import StallTarget, max_admission, max_arrivals, min_capacity
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Player, Views
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 PLAYER = Player(5.0)
 
@@ -67,7 +67,7 @@ def test_a_senseless_target_is_refused(share: float) -> None:
 def test_a_cell_answers_for_the_mean_of_its_views() -> None:
     cell = Cell(2.8e6, 360e3, 0.12, 8, (Views(0.25, 20.0), Views(0.75, 80.0)))
     whole = solve_cell(cell, PLAYER)
-    short, long = (RiccatiSolver().solve(chain_of(cell, tagged), PLAYER) for tagged in (0, 1))
+    short, long = (DoublingSolver().solve(chain_of(cell, tagged), PLAYER) for tagged in (0, 1))
 
     assert whole.source == "doubling"
     for name in ("stall_probability", "startup_s", "stall_s", "blocked_share"):

@@ -13,13 +13,13 @@ from takeup.papers.qoe.claims import stall_cost
 from takeup.streaming.advice.tuning import best_threshold, waiting_cost
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Player
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.solution import Solution
 
 
 @pytest.fixture
 def solution() -> Solution:
-    return RiccatiSolver().solution(chain_of(reference_cell()))
+    return DoublingSolver().solution(chain_of(reference_cell()))
 
 
 @pytest.mark.parametrize(("per_startup_s", "expected"), [(0.001, 25.4), (0.005, 15.7), (0.01, 11.6), (0.02, 7.4)])

@@ -12,7 +12,7 @@ from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, ps_cell, with_vbr
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.solvers.diffusion import DiffusionSolver
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 SOLVER = DiffusionSolver()
 
@@ -36,7 +36,7 @@ def test_an_opportunistic_cell_has_its_known_numbers(
 ) -> None:
     chain = fading_cell(arrivals_per_s)
 
-    assert RiccatiSolver().solution(chain).stall_probability(threshold_s) == pytest.approx(without, abs=5e-5)
+    assert DoublingSolver().solution(chain).stall_probability(threshold_s) == pytest.approx(without, abs=5e-5)
     assert SOLVER.solution(chain).stall_probability(threshold_s) == pytest.approx(expected, abs=5e-5)
 
 
@@ -56,7 +56,7 @@ def test_a_variable_bit_rate_matters_in_a_cell_near_its_limit() -> None:
 
 def test_without_scatter_it_is_the_first_order_solver() -> None:
     chain = chain_of(reference_cell())
-    found, expected = (solver.solve(chain, Player(5.0)) for solver in (SOLVER, RiccatiSolver()))
+    found, expected = (solver.solve(chain, Player(5.0)) for solver in (SOLVER, DoublingSolver()))
 
     assert found == replace(expected, source="diffusion")
 
@@ -67,7 +67,7 @@ def test_little_scatter_changes_little(variance: float) -> None:
     noisy = SOLVER.solution(replace(chain, variance=np.full(10, variance)))
 
     for threshold_s in (2.0, 10.0):
-        quiet = RiccatiSolver().solution(chain).stall_probability(threshold_s)
+        quiet = DoublingSolver().solution(chain).stall_probability(threshold_s)
         assert noisy.stall_probability(threshold_s) == pytest.approx(quiet, rel=1e-4)
 
 

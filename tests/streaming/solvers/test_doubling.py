@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scipy.linalg import expm
 
 from streaming.oracles import reference_cell
+from takeup.papers.qoe.riccati import RiccatiSolver, psi_by_schur
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.numerics import expm_many, expm_of_rates
-from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver, fluid_blocks, psi_by_doubling, psi_by_schur
+from takeup.streaming.solvers.fluid import DoublingSolver, fluid_blocks, psi_by_doubling
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "blocked_share")
 

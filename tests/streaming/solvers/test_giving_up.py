@@ -7,12 +7,13 @@ import pytest
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
+from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.advice.qoe import ImpatientCell, solve_cell
 from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Cell, Player, QoeMetrics, Views
 from takeup.streaming.simulate.cell import play_cell, simulate_cell
 from takeup.streaming.simulate.slots import Slots, play_slots, simulate_slots
-from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "gave_up")
 PLAYER = Player(3.0, 5.0)

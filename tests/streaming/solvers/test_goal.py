@@ -10,11 +10,12 @@ import pytest
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
+from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Capacity, Cell, Chain, Player, Views
 from takeup.streaming.simulate.tagged import simulate_tagged
 from takeup.streaming.solvers.diffusion import DiffusionSolver
-from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 FLICKER = Capacity(np.array([0.5, 1.0, 1.6]), np.array([[-0.1, 0.1, 0.0], [0.05, -0.1, 0.05], [0.0, 0.1, -0.1]]))
 ALONE = Cell(5e6, 4e6, 0.001, 1, capacity=FLICKER)

@@ -23,7 +23,7 @@ from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics, Views
 from takeup.streaming.simulate.tagged import play_tagged, simulate_tagged
 from takeup.streaming.solvers import SOLVERS
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.solution import ChainSolver
 
 EACH_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
@@ -81,7 +81,7 @@ def test_viewers_of_a_slow_link_live_through_the_closed_form() -> None:
 
 
 def test_the_number_of_stalls_on_a_slow_link_is_geometric_after_the_first() -> None:
-    counts = RiccatiSolver().solution(ps_cell(0.5, MEAN_S, 0.01, 1)).counts(Player(10.0, 3.0))
+    counts = DoublingSolver().solution(ps_cell(0.5, MEAN_S, 0.01, 1)).counts(Player(10.0, 3.0))
     first, again = stalls_alone(0.5, 10.0), stalls_alone(0.5, 3.0)
 
     assert [counts.at_least(n) for n in range(1, 6)] == pytest.approx([first * again**n for n in range(5)], rel=1e-9)
@@ -133,9 +133,9 @@ def test_users_who_do_not_share_are_blocked_as_erlang_says_and_play_as_if_alone(
 def test_a_cell_in_another_unit_of_time_and_of_data_is_the_same_cell() -> None:
     """Seconds become minutes and bits become bytes: shares and numbers stay, times are divided by sixty."""
     by_minute = Capacity(FLICKER.levels, FLICKER.generator * 60)
-    here = RiccatiSolver().solve(chain_of(Cell(2.8e6, 360e3, 0.1, 8, capacity=FLICKER)), Player(6.0, 3.0))
+    here = DoublingSolver().solve(chain_of(Cell(2.8e6, 360e3, 0.1, 8, capacity=FLICKER)), Player(6.0, 3.0))
     cell = Cell(2.8e6 / 8, 360e3 / 8, 0.1 * 60, 8, (Views(1.0, 1.0),), capacity=by_minute)
-    there = RiccatiSolver().solve(chain_of(cell), Player(0.1, 0.05))
+    there = DoublingSolver().solve(chain_of(cell), Player(0.1, 0.05))
 
     for name in ("stall_probability", "num_stalls", "finished_early", "blocked_share"):
         assert getattr(there, name).value == pytest.approx(getattr(here, name).value, rel=1e-8), name
@@ -184,7 +184,7 @@ def test_a_lone_viewer_on_a_flickering_link_stalls_as_the_quadratic_says(
     chain = chain_of(Cell(1.0, 1.0, 0.03, 1, capacity=FLICKER))
     expected = stalls_by_hand(law[:2] / law[:2].sum(), threshold_s)
 
-    assert solver.solution(chain).stall_probability(threshold_s) == pytest.approx(expected, rel=1e-8)
+    assert solver.solve(chain, Player(threshold_s, 1.0)).stall_probability.value == pytest.approx(expected, rel=1e-8)
     assert chain.blocked_share == pytest.approx(law[2:].sum(), rel=1e-8)
 
 

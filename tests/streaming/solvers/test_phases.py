@@ -16,7 +16,7 @@ from streaming.random_chains import chains
 from takeup.papers.qoe.fixed_length import law_of_stalls
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Chain
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.solution import WaitingPhase
 
 
@@ -48,7 +48,7 @@ def test_an_outage_costs_its_length_and_ends_in_a_state_that_fills() -> None:
 @given(chain=chains(standing_still=True), buffer_s=st.floats(0.0, 20.0), rate=st.floats(0.01, 2.0))
 def test_a_real_transform_is_a_chain_that_ends_sooner(chain: Chain, buffer_s: float, rate: float) -> None:
     stacked = (chain.killed - rate * np.eye(chain.num_states)).astype(np.complex128)[None]
-    sooner = RiccatiSolver().solution(replace(chain, end=chain.end + rate)).playback
+    sooner = DoublingSolver().solution(replace(chain, end=chain.end + rate)).playback
 
     assert law_of_stalls(chain, stacked, buffer_s)[0] == pytest.approx(sooner.empties(buffer_s), abs=1e-9)
 
@@ -71,7 +71,7 @@ def test_the_mean_time_to_a_stall_is_a_derivative_of_the_transform() -> None:
 
 
 def test_the_slope_of_the_law_is_its_derivative() -> None:
-    playback = RiccatiSolver().solution(chain_of(reference_cell())).playback
+    playback = DoublingSolver().solution(chain_of(reference_cell())).playback
     steps = (playback.empties(1e-6) - playback.empties(0.0)) / 1e-6
 
     assert playback.slope() == pytest.approx(steps, rel=1e-3, abs=1e-6)

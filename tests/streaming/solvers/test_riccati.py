@@ -12,10 +12,11 @@ from scipy.integrate import solve_ivp
 
 from streaming.oracles import eigen_empties, reference_cell
 from takeup.errors import BadInput, UnknownName
+from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.solvers import SOLVERS, find_solver
-from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 SOLVER = RiccatiSolver()
 THRESHOLDS = (0.5, 2.0, 5.0, 10.0, 20.0, 40.0)
@@ -239,5 +240,5 @@ def test_solvers_are_found_by_name() -> None:
     assert [answer.stall_probability.value for answer in answers] == pytest.approx(
         [answers[0].stall_probability.value] * 3
     )
-    with pytest.raises(UnknownName, match="did you mean 'riccati'"):
-        find_solver("ricati")
+    with pytest.raises(UnknownName, match="did you mean 'doubling'"):
+        find_solver("dubling")

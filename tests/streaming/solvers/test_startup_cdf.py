@@ -13,7 +13,7 @@ from streaming.oracles import phase_type, reference_cell, with_phases
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
 from takeup.streaming.model import Capacity, Cell, Chain
-from takeup.streaming.solvers.fluid import RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.transforms import startup_atoms, startup_cdf
 
 
@@ -30,7 +30,7 @@ def mean_from(chain: Chain, threshold_s: float, last_s: float) -> float:
 @pytest.mark.parametrize("threshold_s", [2.0, 5.0, 20.0])
 def test_the_law_has_the_mean_of_the_solver(threshold_s: float) -> None:
     chain = chain_of(reference_cell())
-    expected = RiccatiSolver().solution(chain).mean_prefetch(threshold_s)
+    expected = DoublingSolver().solution(chain).mean_prefetch(threshold_s)
 
     assert mean_from(chain, threshold_s, 2 * threshold_s) == pytest.approx(expected, rel=1e-5)
 
@@ -101,7 +101,7 @@ def test_no_threshold_is_no_delay() -> None:
 
 def test_a_viewer_that_gives_up_never_starts() -> None:
     chain = with_abandonment(chain_of(reference_cell()), 0.1)
-    gave_up = RiccatiSolver().solution(chain).prefetch(5.0).gave_up @ chain.initial
+    gave_up = DoublingSolver().solution(chain).prefetch(5.0).gave_up @ chain.initial
 
     assert startup_cdf(chain, 5.0, [1e4])[0] == pytest.approx(1 - gave_up, abs=1e-6)
 

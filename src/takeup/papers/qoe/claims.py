@@ -15,14 +15,14 @@ from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Series, Table
 from takeup.papers import Findings
 from takeup.papers.qoe.reference import digit_check, reference_chain, reference_solution
+from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.advice.tuning import Cost, best_threshold
 from takeup.streaming.chains import chain_of, with_vbr
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.report import Curve, curve_series
 from takeup.streaming.simulate.slots import Slots, simulate_slots
 from takeup.streaming.solvers.diffusion import DiffusionSolver
-from takeup.streaming.solvers.fluid import RiccatiSolver
-from takeup.streaming.solvers.solution import Solution
+from takeup.streaming.solvers.solution import Solution, SolvedChain
 
 # Flow dynamics cause stalls: the same cell without arrivals and departures of other videos, and the best threshold
 #
@@ -107,9 +107,9 @@ def _dynamics_chart(setting: Numbers) -> Series:
 def stall_cost(per_startup_s: float) -> Cost:
     """The cost of the paper: P(at least one stall) plus `per_startup_s` for every second of start-up delay."""
 
-    def cost(solution: Solution, player: Player) -> float:
-        wait_s = solution.mean_prefetch(player.start_s)
-        return solution.stall_probability(player.start_s) + per_startup_s * wait_s
+    def cost(solution: SolvedChain, player: Player) -> float:
+        answer = solution.answer(player)
+        return answer.stall_probability.value + per_startup_s * answer.startup_s.value
 
     return cost
 
@@ -141,8 +141,9 @@ def _opportunistic_cell(expected: Numbers, arrivals_per_s: float) -> Cell:
 
 
 def _stall_probability(chain: Chain, start_s: float, *, variance: bool = True) -> float:
-    solver = DiffusionSolver() if variance else RiccatiSolver()
-    return solver.solution(chain).stall_probability(start_s)
+    with_it = variance and bool(chain.variance.any())
+    solution: Solution = DiffusionSolver().solution(chain) if with_it else RiccatiSolver().solution(chain)
+    return solution.stall_probability(start_s)
 
 
 # Fading ---------------------------------------------------------------------------------------------------------------

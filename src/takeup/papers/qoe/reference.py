@@ -13,12 +13,13 @@ from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Source, Table
 from takeup.papers import Findings
 from takeup.papers.qoe.fixed_length import fixed_length_stalls
+from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Chain, Player, QoeMetrics
 from takeup.streaming.report import Curve, cdf_series, curve_series
 from takeup.streaming.simulate.cell import simulate_cell
 from takeup.streaming.simulate.tagged import play_tagged, simulate_tagged
-from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.solution import Solution
 from takeup.streaming.solvers.transforms import startup_atoms, startup_cdf
 

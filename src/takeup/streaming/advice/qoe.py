@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,16 +13,13 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, impatient_chain
 from takeup.streaming.model import Cell, Chain, Estimate, Player, QoeMetrics
-from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
-from takeup.streaming.solvers.solution import Solution
-
-if TYPE_CHECKING:
-    from takeup.streaming.solvers.diffusion import DiffusionSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
+from takeup.streaming.solvers.solution import ChainSolver, SolvedChain
 
 BEST = 4.85
 STARTUP_SCALE_S, STARTUP_POWER = 1.532, 0.0932
 STALL_SCALE, STALL_POWER, STALL_LENGTH_S = 1.352, 0.3916, 5.0
-MOST_STALLS = 30  # more of them change the score no more
+MOST_STALLS, TINY = 30, 1e-300  # more stalls change the score no more
 
 # The mean opinion score of a session, from 1 (bad) to 5 (excellent): an open formula, and the standard for comparison
 #
@@ -51,13 +49,12 @@ def mean_mos(answer: QoeMetrics) -> float:
     return mos(answer.startup_s.value, answer.num_stalls.value, answer.stall_s.value)
 
 
-def expected_mos(solution: Solution, player: Player) -> float:
+def expected_mos(solution: SolvedChain, player: Player) -> float:
     """The mean score over the law of the number of stalls, with the mean start-up delay and the mean stall."""
-    counts = solution.counts(player)
-    startup_s = solution.mean_prefetch(min(player.start_s, player.goal_s))
-    stall_s = counts.stall_s / counts.mean if counts.mean > 0 else 0.0
-    law = counts.law(MOST_STALLS)
-    return float(sum(share * mos(startup_s, num, num * stall_s) for num, share in enumerate(law)))
+    answer = solution.answer(player)
+    stall_s = answer.stall_s.value / max(answer.num_stalls.value, TINY)
+    law = solution.stall_law(player, MOST_STALLS).tolist()
+    return float(sum(share * mos(answer.startup_s.value, num, num * stall_s) for num, share in enumerate(law)))
 
 
 # The answer for a cell as a whole: the right solver for its chain, averaged over its classes of views -----------------
@@ -66,13 +63,17 @@ def expected_mos(solution: Solution, player: Player) -> float:
 MANY_STATES = 400
 
 
-def exact_solver(chain: Chain) -> DoublingSolver | RiccatiSolver | DiffusionSolver:
-    """`doubling`, which needs numpy only, `riccati` for many states, or `diffusion` if the chain has variance."""
-    if not chain.variance.any():
-        return DoublingSolver() if chain.num_states <= MANY_STATES else RiccatiSolver()
-    from takeup.streaming.solvers.diffusion import DiffusionSolver
+def exact_solver(chain: Chain) -> ChainSolver:
+    """`doubling`, which needs numpy only, `sparse` for many states, or `diffusion` if the chain has variance."""
+    if chain.variance.any():
+        from takeup.streaming.solvers.diffusion import DiffusionSolver
 
-    return DiffusionSolver()
+        return DiffusionSolver()
+    if chain.num_states <= MANY_STATES or chain.give_up.any():
+        return DoublingSolver()
+    from takeup.streaming.solvers.sparse import SparseSolver
+
+    return SparseSolver()
 
 
 def solve_cell(cell: Cell, player: Player) -> QoeMetrics:
@@ -88,14 +89,13 @@ class ImpatientCell:
 
     def __init__(self, cell: Cell, give_up_per_s: float) -> None:
         self.cell, self.give_up_per_s = cell, give_up_per_s
-        self.solutions: list[Solution] = []  # none is valid for more than one player
 
     def answer(self, player: Player) -> QoeMetrics:
         """What the viewers experience, by rounds until the share of users that wait settles."""
         waiting = np.zeros(self.cell.max_users)
         for _ in range(MOST_ROUNDS):
             chain = impatient_chain(self.cell, self.give_up_per_s, waiting)
-            solution = exact_solver(chain).solution(chain)
+            solution = DoublingSolver().solution(chain)
             share = solution.waiting_share(player)
             if np.abs(share - waiting).max() < SETTLED:
                 break
@@ -112,7 +112,7 @@ class ImpatientCell:
         return np.array([self.answer(player).stall_probability.value for player in players])
 
 
-MOST_EXACT_STATES = 500
+MOST_STATES, MOST_QUICK_STATES = 4_000, 500
 
 
 def num_states(cell: Cell) -> int:
@@ -121,20 +121,26 @@ def num_states(cell: Cell) -> int:
     return levels * math.comb(cell.max_users - 1 + len(cell.views), len(cell.views))
 
 
-def check_exact(cell: Cell) -> None:
-    """Refuse a cell whose equations would take minutes for every answer."""
-    if (num := num_states(cell)) > MOST_EXACT_STATES and len(cell.views) > 1:
+def check_quick(cell: Cell) -> None:
+    """Refuse several classes of videos where one answer takes seconds, for questions that need a hundred of them."""
+    if (num := num_states(cell)) > MOST_QUICK_STATES and len(cell.views) > 1:
         found = f"{len(cell.views)} classes of up to {cell.max_users} users make {num} states"
         raise BadInput(f"{found}, too many for this; give fewer classes or users, or ask 'takeup streaming predict'")
 
 
 class SolvedCell:
-    """A cell with every class of its views solved once, for many players."""
+    """A cell with every class of its views solved once, for many players; `tick` is called after each class."""
 
-    def __init__(self, cell: Cell) -> None:
-        chains = [chain_of(cell, tagged) for tagged in range(len(cell.views))]
+    def __init__(self, cell: Cell, tick: Callable[[], None] = lambda: None) -> None:
+        if (num := num_states(cell)) > MOST_STATES:
+            found = f"the cell has {num} states, more than the {MOST_STATES} that are solved"
+            raise BadInput(f"{found}; give fewer classes or users, or ask 'takeup streaming simulate cell'")
         self.shares = [view.share for view in cell.views]
-        self.solutions: list[Solution] = [exact_solver(chain).solution(chain) for chain in chains]
+        self.solutions: list[SolvedChain] = []
+        for tagged in range(len(cell.views)):
+            chain = chain_of(cell, tagged)
+            self.solutions.append(exact_solver(chain).solution(chain))
+            tick()
 
     def answer(self, player: Player) -> QoeMetrics:
         """What the viewers of all classes experience on average."""

@@ -8,9 +8,9 @@ import numpy as np
 from takeup.errors import BadInput
 from takeup.streaming.advice.qoe import solve_cell
 from takeup.streaming.model import Cell, Player, QoeMetrics
-from takeup.streaming.solvers.solution import Solution
+from takeup.streaming.solvers.solution import SolvedChain
 
-Cost = Callable[[Solution, Player], float]
+Cost = Callable[[SolvedChain, Player], float]
 
 NUM_COARSE = 12
 PRECISION_S = 1e-3
@@ -39,7 +39,7 @@ def waiting_cost(per_stalled_s: float) -> Cost:
     """Seconds of start-up delay plus `per_stalled_s` for every second in stalls."""
     check_stall_cost(per_stalled_s)
 
-    def cost(solution: Solution, player: Player) -> float:
+    def cost(solution: SolvedChain, player: Player) -> float:
         answer = solution.answer(player)
         return answer.startup_s.value + per_stalled_s * answer.stall_s.value
 
@@ -53,7 +53,7 @@ def check_stall_cost(per_stalled_s: float) -> None:
 
 
 def best_threshold(
-    solution: Solution,
+    solution: SolvedChain,
     cost: Cost,
     most_s: float = 60.0,
     least_s: float = 0.0,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,15 +10,7 @@ from takeup.core.report import Column, Report, Table
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.advice.players import PROFILES
-from takeup.streaming.advice.qoe import (
-    MOST_EXACT_STATES,
-    ImpatientCell,
-    SolvedCell,
-    check_exact,
-    mean_mos,
-    num_states,
-    solve_cell,
-)
+from takeup.streaming.advice.qoe import MANY_STATES, ImpatientCell, SolvedCell, check_quick, mean_mos, solve_cell
 from takeup.streaming.advice.tuning import (
     Cost,
     StallTarget,
@@ -49,12 +40,9 @@ from takeup.streaming.report import (
     estimates_table,
     zscores_table,
 )
-from takeup.streaming.solvers.solution import Solution
+from takeup.streaming.solvers.solution import SolvedChain
 
-if TYPE_CHECKING:  # compiled code, which most predictions do not need
-    from takeup.streaming.simulate.cell import SimulatedCell
-
-    AnyCell = SolvedCell | ImpatientCell | SimulatedCell
+AnyCell = SolvedCell | ImpatientCell
 
 # What viewers experience, for every arrival rate and start threshold of a scenario ------------------------------------
 
@@ -71,16 +59,11 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
     """A table of all cells and players, and charts over the start threshold and of the start-up delay."""
     fitted = fitted_capacity(scenario)
     cells, players = cells_of(scenario, fitted), players_of(scenario)
-    with progress("streaming predict", len(cells), quiet=quiet) as tick:
-        solved, rows = [], []
-        for cell in cells:
-            each = _solved(cell, scenario)
-            solved.append((cell, each))
-            rows += [(cell, player, each.answer(player), each.mos(player)) for player in players]
-            tick()
+    with progress("streaming predict", len(cells) * len(cells[0].views), quiet=quiet) as tick:
+        solved = [(cell, _solved(cell, scenario, tick)) for cell in cells]
+        rows = [(cell, player, each.answer(player), each.mos(player)) for cell, each in solved for player in players]
     rows, logged, notes = _with_log(rows, fitted)
-    notes += MEAN_FIELD if scenario.give_up_per_s > 0 else _simulation_notes(rows)
-    notes += _diffusion_notes(rows)
+    notes += (*(MEAN_FIELD if scenario.give_up_per_s > 0 else ()), *_diffusion_notes(rows))
     longest_s = max(SHORTEST_AXIS_S, *(2 * player.start_s for player in players))
     stalls = [_stall_curve(cell, each, longest_s, players[0].goal_s) for cell, each in solved]
     charts = [curve_series("P(stall) by start threshold", "start threshold", "P(stall)", stalls)]
@@ -92,30 +75,8 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
     )
 
 
-def _solved(cell: Cell, scenario: StreamingScenario) -> "AnyCell":
-    if scenario.give_up_per_s > 0:
-        return ImpatientCell(cell, scenario.give_up_per_s)
-    return _simulated_cell(cell) if _is_large(cell) else SolvedCell(cell)
-
-
-def _simulated_cell(cell: Cell) -> "SimulatedCell":
-    from takeup.streaming.simulate.cell import SimulatedCell
-
-    return SimulatedCell(cell)
-
-
-def _is_large(cell: Cell) -> bool:
-    return len(cell.views) > 1 and num_states(cell) > MOST_EXACT_STATES
-
-
-def _simulation_notes(rows: list[AnswerRow]) -> tuple[str, ...]:
-    """That and how exactly large cells were simulated."""
-    large = [(num_states(row[0]), row[2].stall_probability) for row in rows if _is_large(row[0])]
-    if not large:
-        return ()
-    worst = max(chance.error for _, chance in large)
-    found = f"{large[0][0]} states are more than the {MOST_EXACT_STATES} that are solved in seconds"
-    return (f"{found}: the whole cell was simulated, with standard errors of P(stall) up to {worst:.1g}",)
+def _solved(cell: Cell, scenario: StreamingScenario, tick: Callable[[], None] = lambda: None) -> AnyCell:
+    return ImpatientCell(cell, scenario.give_up_per_s) if scenario.give_up_per_s > 0 else SolvedCell(cell, tick)
 
 
 def _diffusion_notes(rows: list[AnswerRow]) -> tuple[str, ...]:
@@ -143,8 +104,9 @@ def _name(cell: Cell) -> str:
     return f"{cell.arrivals_per_s:g} arrivals/s"
 
 
-def _stall_curve(cell: Cell, solved: "AnyCell", longest_s: float, goal_s: float) -> Curve:
-    num = NUM_THRESHOLDS if isinstance(solved, SolvedCell) else NUM_SLOW_THRESHOLDS
+def _stall_curve(cell: Cell, solved: AnyCell, longest_s: float, goal_s: float) -> Curve:
+    is_quick = isinstance(solved, SolvedCell) and solved.solutions[0].chain.num_states <= MANY_STATES
+    num = NUM_THRESHOLDS if is_quick else NUM_SLOW_THRESHOLDS
     step_s = longest_s / (num - 1)
     return Curve(_name(cell), (step_s * np.arange(num)).tolist(), solved.stall_curve(step_s, num, goal_s).tolist())
 
@@ -154,7 +116,7 @@ def _delay_curve(cell: Cell, solved: SolvedCell, player: Player) -> Curve:
 
     parts = list(zip(solved.shares, solved.solutions, strict=True))
     start_s = min(player.start_s, player.goal_s)
-    mean_s = sum(share * solution.mean_prefetch(start_s) for share, solution in parts)
+    mean_s = sum(share * solution.answer(player).startup_s.value for share, solution in parts)
     times_s = np.linspace(0.0, max(1e-3, 4 * mean_s), 81)
     laws = [share * startup_cdf(solution.chain, start_s, times_s) for share, solution in parts]
     return Curve(_name(cell), times_s.tolist(), np.sum(laws, axis=0).tolist())
@@ -167,7 +129,7 @@ def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     """The start threshold of least cost, with settings for players computed by their own rules."""
     fitted = fitted_capacity(scenario)
     cell = cells_of(scenario, fitted)[0]
-    check_exact(cell)
+    check_quick(cell)
     solved = SolvedCell(cell)
     first, cost = solved.solutions[0], _over_views(waiting_cost(scenario.stall_cost), solved)
     goal_s = np.inf if scenario.goal_s is None else scenario.goal_s
@@ -224,7 +186,7 @@ def _over_views(cost: Cost, solved: SolvedCell) -> Cost:
     """The mean cost of all classes of views; a player has one threshold for all of them."""
     parts = list(zip(solved.shares, solved.solutions, strict=True))
 
-    def mean(_: Solution, player: Player) -> float:
+    def mean(_: SolvedChain, player: Player) -> float:
         return sum(share * cost(solution, player) for share, solution in parts)
 
     return mean
@@ -234,7 +196,7 @@ def size(scenario: StreamingScenario, quiet: bool) -> Report:
     """How many arrivals, how little capacity and how many users keep a stall target."""
     fitted = fitted_capacity(scenario)
     cell, player = cells_of(scenario, fitted)[0], players_of(scenario)[0]
-    check_exact(cell)
+    check_quick(cell)
     target = StallTarget(scenario.stall_target)
     questions: dict[str, tuple[Callable[[], float], str]] = {
         "most arrivals": (lambda: max_arrivals(cell, player, target), "1/s"),
@@ -277,7 +239,6 @@ def simulate(scenario: StreamingScenario, quiet: bool) -> Report:
 
 def compare(scenario: StreamingScenario, quiet: bool) -> Report:
     """What the simulators measure, compared with the equations."""
-    check_exact(cells_of(scenario)[0])
     exact = _solved(cells_of(scenario)[0], scenario).answer(players_of(scenario)[0])
     tables = _comparison_tables(exact, _simulated(scenario, quiet))
     notes = MEAN_FIELD if scenario.give_up_per_s > 0 else ()

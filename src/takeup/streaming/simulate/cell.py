@@ -9,7 +9,6 @@ import numpy as np
 from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.streaming.advice.qoe import mean_mos
 from takeup.streaming.chains import efficiency_of
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics
 from takeup.streaming.numerics import are_connected
@@ -22,7 +21,6 @@ from takeup.streaming.simulate.video_records import (
     metrics_from_batches,
 )
 
-NUM_VIDEOS, NUM_CURVE_VIDEOS = 100_000, 20_000  # of an answer, and of a point of a curve
 WARM_UP_SHARE = 0.05  # of the videos, which find the cell emptier than in steady state
 
 # Simulation of the whole cell: every arriving video has its own player, and all share the capacity of the cell --------
@@ -145,24 +143,3 @@ def _check_log(durations_s: Floats, rates_bps: Floats) -> None:
         raise BadInput("the rates of a log must be finite and zero or more; look for missing or negative samples")
     if rates_bps.max() == 0:
         raise BadInput("the log never delivers anything; give one with a rate above zero")
-
-
-class SimulatedCell:
-    """A cell with more states than equations take in seconds: the whole cell is simulated, with standard errors."""
-
-    def __init__(self, cell: Cell) -> None:
-        self.cell = cell
-        self.solutions: tuple[()] = ()
-
-    def answer(self, player: Player, num_videos: int = NUM_VIDEOS) -> QoeMetrics:
-        """What the viewers of all classes experience on average."""
-        return simulate_cell(self.cell, player, num_videos=num_videos, seed=1)
-
-    def mos(self, player: Player) -> float:
-        """The mean opinion score of the mean session."""
-        return mean_mos(self.answer(player))
-
-    def stall_curve(self, step_s: float, num: int, _: float) -> Floats:
-        """P(at least one stall) for the start thresholds 0, `step_s`, 2 `step_s` .., `num` of them."""
-        players = [Player(max(place * step_s, step_s / 10)) for place in range(num)]
-        return np.array([self.answer(player, NUM_CURVE_VIDEOS).stall_probability.value for player in players])

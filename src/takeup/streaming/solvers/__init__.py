@@ -2,13 +2,14 @@
 
 from takeup.errors import UnknownName
 from takeup.streaming.solvers.diffusion import DiffusionSolver
-from takeup.streaming.solvers.fluid import DoublingSolver, RiccatiSolver
+from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.solution import ChainSolver
+from takeup.streaming.solvers.sparse import SparseSolver
 
 SOLVERS: dict[str, ChainSolver] = {
-    "riccati": RiccatiSolver(),
     "doubling": DoublingSolver(),
     "diffusion": DiffusionSolver(),
+    "sparse": SparseSolver(),
 }
 
 

@@ -8,8 +8,8 @@ import numpy.typing as npt
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
-from takeup.streaming.numerics import censor, schur_basis
-from takeup.streaming.solvers.fluid import STILL_DRIFT, riccati_playing_phase
+from takeup.streaming.numerics import censor, stable_schur_basis
+from takeup.streaming.solvers.fluid import STILL_DRIFT, fluid_playing_phase
 from takeup.streaming.solvers.solution import ChainSolver, PlayingPhase, Solution
 
 Indices = npt.NDArray[np.intp]
@@ -31,7 +31,7 @@ SMALLEST_VARIANCE = 1e-7  # per second; below it the noise moves a buffer by les
 # The bounded solutions span the invariant subspace of M for the left half-plane, whose dimension is the number of
 # states s and d; with its basis (Z_s, Z_d, Z_u, Z_s') from an ordered Schur form, Z_sd Z_sd^-1 = I fits the boundary,
 # the rows of u follow as Z_u Z_sd^-1, and the generator of new lows is U_s = Z_s' Z_sd^-1, U_d = -D_d^-1 (T L)_d.
-# Variances may be zero in any states, in all of them (then this is `riccati`) or in none.
+# Variances may be zero in any states, in all of them (then this is `doubling`) or in none.
 #
 # The wait before playback is computed without scatter: over seconds of content its effect is negligible.
 
@@ -49,7 +49,7 @@ def diffusion_playing_phase(chain: Chain) -> PlayingPhase:
     """The playing phase with the variance of the chain."""
     noisy = chain.variance > SMALLEST_VARIANCE
     if not noisy.any():
-        return riccati_playing_phase(chain)
+        return fluid_playing_phase(chain)
     drift = chain.fill - chain.drain
     watched = censor(chain.killed, noisy | (np.abs(drift) > STILL_DRIFT * chain.drain))
     system = _SecondOrderSystem(watched.rates, drift[watched.kept], chain.variance[watched.kept])
@@ -94,7 +94,7 @@ class _SecondOrderSystem:
 def _bounded_solution(system: _SecondOrderSystem) -> tuple[Floats, Floats]:
     """L and U of the bounded solution."""
     num_noisy, num_falls = len(system.noisy), len(system.falls)
-    _, basis, num_stable = schur_basis(system.companion(), "lhp")
+    basis, num_stable = stable_schur_basis(system.companion())
     if num_stable != num_falls:
         raise BadInput("downloads in this chain may never end, so no stall probability exists; give it end rates")
     beyond = np.linalg.solve(basis[:num_falls, :num_falls].T, basis[num_falls:, :num_falls].T).T

@@ -1,4 +1,4 @@
-"""The exact answer for a buffer without variance: a Riccati equation, by structured doubling or by a Schur form."""
+"""The exact answer for a buffer without variance: a Riccati equation, solved by structured doubling."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Floats
 from takeup.streaming.model import Chain
-from takeup.streaming.numerics import CensoredChain, censor, expm_of_rates, schur_basis
+from takeup.streaming.numerics import CensoredChain, censor, expm_of_rates
 from takeup.streaming.solvers.solution import ChainSolver, PlayingPhase, Solution
 
 Numbers = npt.NDArray[Any]  # real or complex
@@ -25,8 +25,7 @@ MOST_STEPS = 60  # each doubles the horizon; 11 to 20 are usual
 #
 # Psi is the smallest non-negative solution of B + A Psi + Psi E + Psi C Psi = 0, and U = E + C Psi. All quantities that
 # follow are probabilities: nothing cancels, whatever the number of states. States whose drift is zero are censored.
-#
-# By structured doubling: after a Cayley transform with a rate gamma at least as large as every diagonal entry, the
+# After a Cayley transform with a rate gamma at least as large as every diagonal entry, the
 # equation is a fixed point that doubles its horizon in each step. With A~ = -A + gamma I, E~ = -E + gamma I:
 #
 #     W = A~ - B E~^-1 C              V = E~ - C A~^-1 B
@@ -48,9 +47,13 @@ class DoublingSolver(ChainSolver):
     name = "doubling"
 
     def solution(self, chain: Chain) -> Solution:
-        blocks, watched = fluid_blocks(chain)
-        playback = playing_phase(blocks, watched, psi_by_doubling(blocks))
-        return Solution(chain, playback, self.name, lambda goal_s: goal_phase(chain, goal_s))
+        return Solution(chain, fluid_playing_phase(chain), self.name, lambda goal_s: goal_phase(chain, goal_s))
+
+
+def fluid_playing_phase(chain: Chain) -> PlayingPhase:
+    """The playing phase, by doubling."""
+    blocks, watched = fluid_blocks(chain)
+    return playing_phase(blocks, watched, psi_by_doubling(blocks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,49 +125,6 @@ def _cayley(blocks: FluidBlocks) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     returns = 2 * gamma * w_inverse @ blocks.up_down @ down_inverse
     ascents = 2 * gamma * down_inverse @ blocks.down_up @ w_inverse
     return up_unit - 2 * gamma * w_inverse, down_unit - 2 * gamma * v_inverse, returns, ascents
-
-
-# The ordered Schur form: quicker for many hundred states --------------------------------------------------------------
-#
-# How it works. The columns of (I, Psi) span the invariant subspace of H = [[E, C], [-B, -A]] for its eigenvalues in the
-# left half-plane, of which there are exactly as many as states d: downloads end, so no eigenvalue is zero. The ordered
-# real Schur form gives an orthonormal basis of it. A drift that is nearly zero costs the Schur form its digits, so then
-# Psi comes from doubling, which keeps them.
-#
-# Rogers, "Fluid models in queueing theory and Wiener-Hopf factorization of Markov chains", Ann. Appl. Probab. 1994.
-
-LARGEST_SPREAD = 1e6  # of rates per second of buffer, above which the Schur form loses more than six digits
-
-
-class RiccatiSolver(ChainSolver):
-    """Exact for chains whose variance is zero; a variance is left out (`diffusion` takes it in)."""
-
-    name = "riccati"
-
-    def solution(self, chain: Chain) -> Solution:
-        return Solution(chain, riccati_playing_phase(chain), self.name, lambda goal_s: goal_phase(chain, goal_s))
-
-
-def riccati_playing_phase(chain: Chain) -> PlayingPhase:
-    """The playing phase, from the ordered Schur form."""
-    blocks, watched = fluid_blocks(chain)
-    return playing_phase(blocks, watched, psi_by_schur(blocks))
-
-
-def psi_by_schur(blocks: FluidBlocks) -> Floats:
-    """The law of the state in which the buffer comes back, from every state in which it grows."""
-    num_down = len(blocks.down)
-    if num_down == 0 or len(blocks.up) == 0:
-        return np.zeros((len(blocks.up), num_down))
-    matrix = np.block([[blocks.down, blocks.down_up], [-blocks.up_down, -blocks.up]])
-    diagonal = np.abs(np.diag(matrix))
-    if diagonal.max() > LARGEST_SPREAD * diagonal.min():
-        return psi_by_doubling(blocks)
-    _, basis, num_stable = schur_basis(matrix, "lhp")
-    if num_stable != num_down:  # an eigenvalue at zero: downloads that may never end
-        return psi_by_doubling(blocks)
-    psi = np.linalg.solve(basis[:num_down, :num_down].T, basis[num_down:, :num_down].T).T
-    return np.asarray(np.clip(psi, 0.0, 1.0), dtype=np.float64)
 
 
 # A buffer goal: the download pauses while the buffer is full ----------------------------------------------------------

@@ -38,7 +38,7 @@ LONGEST_S = 1e7  # 116 days; beyond it exponentials lose their digits
 #     1/2 Sigma W'' + D W' + T W = 0,     W_ij(0) = 1{i = j} where the buffer can fall at once,     W bounded.
 #
 # The bounded solution is W(q) = L expm(U q): U moves between the states in which the buffer reaches a new low, and the
-# rows of L say in which of them it first does so from each state. `riccati`, `doubling` and `diffusion` find L and U.
+# rows of L say in which of them it first does so from each state. `doubling` and `diffusion` find L and U.
 
 
 def check_seconds(name: str, value: float) -> None:
@@ -174,6 +174,21 @@ class _StallCycle:
     goal_s: float
 
 
+class SolvedChain(Protocol):
+    """One chain, solved once for many players."""
+
+    chain: Chain
+
+    def answer(self, player: Player) -> QoeMetrics:
+        """Everything that viewers experience."""
+
+    def stall_law(self, player: Player, most: int) -> Floats:
+        """P(N = 0), .., P(N = most - 1), P(N >= most) of the number N of stalls."""
+
+    def stall_curve(self, step_s: float, num: int, goal_s: float = math.inf) -> Floats:
+        """P(N >= 1) for the start thresholds 0, `step_s`, 2 `step_s` .., `num` of them, for the price of about one."""
+
+
 class BelowGoal(Protocol):
     """The playing phase of a player with a buffer goal."""
 
@@ -228,6 +243,10 @@ class Solution:
         laws, risks = self._waiting.laws(self.chain.initial, step_s, num), self.playback.risks(step_s, num)
         chances: Floats = np.clip((laws * risks).sum(axis=1), 0.0, 1.0)
         return chances
+
+    def stall_law(self, player: Player, most: int) -> Floats:
+        """P(N = 0), .., P(N = most - 1), P(N >= most)."""
+        return self.counts(player).law(most)
 
     def counts(self, player: Player) -> StallCounts:
         """The law of the number of stalls."""
@@ -317,7 +336,7 @@ class ChainSolver(Solver, ABC):
     name: str
 
     @abstractmethod
-    def solution(self, chain: Chain) -> Solution:
+    def solution(self, chain: Chain) -> SolvedChain:
         """The chain solved once, for many players."""
 
     def solve(self, chain: Chain, player: Player) -> QoeMetrics:
