@@ -30,12 +30,12 @@ from benchmarks.serving.step_variants import OPERATIONS, WAYS, measured_ways, pr
 from benchmarks.support.dated import options_of, publish, versions
 from benchmarks.support.kernel_table import Limit, choices_table
 from takeup.core.report import Check, Column, Report, Table
+from takeup.scenes.judge import psnr, ssim
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
 from takeup.serving.diffusion.addons.lora.addon import LoraPacker, Loras, StackedWeights
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.execution.autotune import AUTOTUNER
 from takeup.serving.diffusion.execution.executors import DEFAULT_OPTIONS, CudaGraphExecutor
-from takeup.serving.quality import cosine, psnr_db, ssim
 
 NUM_SWAPS, NUM_TOGETHER, NUM_SHORT = 1000, 4, 10
 SWITCHES = OPERATIONS | {"lean"}
@@ -115,7 +115,9 @@ def batch_row(bench: Bench, compute: CudaGraphExecutor, stock_s: Stock) -> Row:
 def likeness(engine: StepEngine, ours: torch.Tensor, theirs: torch.Tensor) -> tuple[float, float, float]:
     """Cosine of the latents, PSNR and SSIM of the images."""
     pixels = [_numbers(decoded(engine, latents)[0]) for latents in (ours, theirs)]
-    return cosine(_numbers(ours), _numbers(theirs)), min(psnr_db(*pixels), 200.0), ssim(*pixels)
+    pair = [one[None] for one in pixels]
+    cosine = torch.cosine_similarity(ours.double().flatten(), theirs.double().flatten(), dim=0)
+    return float(cosine), float(psnr(*pair)[0]), float(ssim(*pair)[0])
 
 
 def different_rows(bench: Bench, compute: CudaGraphExecutor) -> list[tuple[str, float]]:

@@ -38,11 +38,11 @@ from benchmarks.support.kernel_table import Limit, choices_table
 from takeup.core.files import write_atomically
 from takeup.core.render import to_markdown
 from takeup.core.report import Check, Column, Report, Table
+from takeup.scenes.judge import psnr
 from takeup.serving.diffusion.engine.steps import StepEngine
 from takeup.serving.diffusion.execution.autotune import AUTOTUNER
 from takeup.serving.diffusion.execution.executors import DEFAULT_OPTIONS, CudaGraphExecutor
 from takeup.serving.model import Request
-from takeup.serving.quality import psnr_db
 
 NUM_IMAGES, MAX_CHANGE = 5, 0.2
 MOST_DB = 50.0
@@ -78,9 +78,9 @@ class Found:
         first_s = now_s() - begin
         pixels = first[0].detach().float().cpu().double().numpy()
         times = [self._timed(make, seed) for seed in range(num_images or self.num_images)]
-        psnr = min(psnr_db(pixels, self.images.setdefault(request, pixels)), 200.0)
-        self.rows.append((request, name, median(times), min(times), max(times), psnr, first_s))
-        say(request, name, f"{median(times):.3f} s, {psnr:.1f} dB, first {first_s:.1f} s")
+        nearness_db = float(psnr(pixels[None], self.images.setdefault(request, pixels)[None])[0])
+        self.rows.append((request, name, median(times), min(times), max(times), nearness_db, first_s))
+        say(request, name, f"{median(times):.3f} s, {nearness_db:.1f} dB, first {first_s:.1f} s")
         if self.file is not None:
             write_atomically(self.file, to_markdown(dated(replace(report_of(self.rows), checks=()))))
 

@@ -1,25 +1,45 @@
-"""What accelerations cost on models that make pictures: the judge's scores beside those of the exact run.
+"""What accelerations cost: the same tasks made twice, exactly and accelerated, from the same seeds.
 
-Every row of the table makes the same tasks twice, exactly and accelerated, from the same seeds. The difference of the
-scores is paired by picture, with a 95 % bootstrap interval.
+Pictures of trained scene models are judged; the difference of the scores is paired by picture, with a 95 % bootstrap
+interval. Those of any other model are compared pixel by pixel only.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from PIL import Image
 
-from takeup.core.report import Column, Report, Table
+from takeup.core.report import Check, Column, Report, Table
 from takeup.errors import BadInput
 from takeup.scenes import models, tasks, world
 from takeup.scenes.judge import interval, judge, judge_edit, psnr, ssim, style_share
 from takeup.scenes.render import STYLES, edge_map, render
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.lora.addon import Loras
+from takeup.serving.diffusion.addons.lora.loading import LoraLoader, ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.addons.lora.weights import Lora
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
+from takeup.serving.editing.contract import EditRequest
+from takeup.serving.editing.masked.editor import MaskedEditor
+from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
+from takeup.serving.model import ControlUse, LoraUse, Request
+from takeup.serving.scheduling.adapters import AdapterLERC
 
-SEED, MAX_ROWS = 11, 32
+SEED, MAX_ROWS, LORA = 11, 32, "lora"
+Score = Callable[[Any], Any]
+"""The score of each picture."""
 COLUMNS = (
     Column("acceleration"),
     Column("pictures", "", 0),
@@ -31,6 +51,59 @@ COLUMNS = (
     Column("PSNR to exact", "dB", 1),
     Column("SSIM to exact", "", 3),
 )
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Requests for pictures; their score if there is a judge, the LoRA of all requests, and ControlNets by name."""
+
+    requests: Sequence[Request]
+    score: Score | None = None
+    lora: Path | None = None
+    nets: Callable[[Any], Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class ModelPainter:
+    """Any model: how it is opened, and what is asked of it."""
+
+    open_pipeline: Callable[[], Any]
+    asked: Sequence[Request]
+    lora: Path | None = None
+    late_steps: int = 5
+    control_change: float = 0.05
+
+    def pipeline(self) -> Any:
+        """A new pipeline."""
+        return self.open_pipeline()
+
+    def plain(self, **more: Any) -> Tasks:
+        """Pictures of the prompts."""
+        return Tasks([replace(request, **more) for request in self.asked], lora=self.lora)
+
+    def steered(self) -> Tasks:
+        """Pictures under all ControlNets of the model, each given a radial gradient."""
+        uses = tuple(ControlUse(name, Image.radial_gradient("L")) for name in _own_nets(self.pipeline()))
+        return replace(self.plain(controls=uses), nets=_own_nets)
+
+    def rows(self) -> dict[str, Callable[[], Pair]]:
+        """Every acceleration by name; without a LoRA or a ControlNet there are fewer."""
+        rows: dict[str, Callable[[], Pair]] = {
+            "recorded": partial(painted_pair, self, _recorded),
+            "eight": partial(painted_pair, self, _eight_bits),
+            "bfloat16": partial(painted_pair, self, _half),
+        }
+        if self.lora is not None:
+            rows["late"] = lambda: late_pair(self, self.plain(), self.late_steps)
+        if _own_nets(self.pipeline()):
+            rows["reused"] = lambda: reused_pair(self, self.steered(), self.control_change)
+        return rows
+
+
+def _own_nets(pipeline: Any) -> Mapping[str, Any]:
+    own = getattr(pipeline, "controlnet", None)
+    nets = [] if own is None else getattr(own, "nets", [own])
+    return {str(number): net for number, net in enumerate(nets)}
 
 
 @dataclass(frozen=True)
@@ -50,8 +123,6 @@ class Painter:
 
     def requests(self, prompts: Sequence[str], **more: Any) -> list[Any]:
         """A request for each prompt, with seeds of its own."""
-        from takeup.serving.model import Request
-
         more = {
             "num_steps": self.steps,
             "guidance": models.GUIDANCE[self.family],
@@ -64,14 +135,33 @@ class Painter:
         """Held-out scenes to make pictures of."""
         return world.sample(self.seed, self.number, held_out=True).centred()
 
-    def painted(self, pipeline: Any, requests: Sequence[Any], on_step: Any = None, **engine: Any) -> Any:
-        """The pictures, [n, 3, 128, 128], of the step engine."""
-        from takeup.serving.diffusion.engine.steps import StepEngine
+    def plain(self, **more: Any) -> Tasks:
+        """Pictures of the captions of held-out scenes."""
+        scenes = self.scenes()
+        return Tasks(self.requests(world.captions(scenes), **more), lambda images: judge(images, scenes).scores)
 
-        made = StepEngine(pipeline, **engine)
-        tickets = [made.submit(request, on_step) for request in requests]
-        made.run()
-        return _pictures(made.image(ticket) for ticket in tickets)
+    def styled(self, style: str = STYLES[0]) -> Tasks:
+        """The same in a style; the score is its share in each picture."""
+        scenes = self.scenes()
+
+        def share(images: Any) -> Any:
+            return np.array([style_share(image[None], scenes[n : n + 1], style) for n, image in enumerate(images)])
+
+        return replace(self.plain(), score=share, lora=models.lora_path(self.family, style, self.folder))
+
+    def steered(self) -> Tasks:
+        """Pictures of vague captions and of edge maps."""
+        scenes = self.scenes()
+        edges = (edge_map(scenes).transpose(0, 2, 3, 1) * 255).round().astype(np.uint8)
+        told = world.captions(scenes, np.random.default_rng(self.seed), vague=1.0)
+        asked = [
+            replace(request, controls=(ControlUse("edges", Image.fromarray(edge)),))
+            for request, edge in zip(self.requests(told), edges, strict=True)
+        ]
+        return replace(self.plain(), requests=asked, nets=self._nets)
+
+    def _nets(self, _: Any) -> Mapping[str, Any]:
+        return {"edges": models.load_controlnet(self.family, self.folder).to(self.device)}
 
 
 def _pictures(images: Any) -> Any:
@@ -80,18 +170,20 @@ def _pictures(images: Any) -> Any:
 
 @dataclass(frozen=True)
 class Pair:
-    """Scores and pictures of the same tasks both ways."""
+    """Pictures of the same tasks both ways, and their scores if there is a judge."""
 
-    exact_scores: Any
-    scores: Any
     exact: Any
     made: Any
+    exact_scores: Any = None
+    scores: Any = None
 
     def row(self, name: str) -> tuple[Any, ...]:
         """A row of `COLUMNS`."""
+        nearness = float(np.mean(psnr(self.made, self.exact))), float(np.mean(ssim(self.made, self.exact)))
+        if self.scores is None:
+            return name, len(self.made), *[None] * 5, *nearness
         gaps = [100 * value for value in interval(np.asarray(self.scores) - self.exact_scores)]
         means = [100 * float(np.mean(scores)) for scores in (self.exact_scores, self.scores)]
-        nearness = float(np.mean(psnr(self.made, self.exact))), float(np.mean(ssim(self.made, self.exact)))
         return name, len(self.made), *means, *gaps, *nearness
 
 
@@ -122,12 +214,6 @@ class Editing:
     """An editor and its engine on one pipeline. The template of every image is made by an edit of another object."""
 
     def __init__(self, painter: Painter, pipeline: Any, **options: Any) -> None:
-        from takeup.serving.diffusion.engine.families import family_of
-        from takeup.serving.diffusion.engine.steps import StepEngine
-        from takeup.serving.editing.masked.editor import MaskedEditor
-        from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
-        from takeup.serving.scheduling.adapters import AdapterLERC
-
         family, room = family_of(pipeline), TierCapacities(host_bytes=64 << 30)
         store = TemplateStore(AdapterLERC, room, device=family.network.device)
         self.painter, self.editor = painter, MaskedEditor(family, store, **options)
@@ -140,8 +226,6 @@ class Editing:
 
     def edited(self, asked: EditSet, strength: float = 1.0, **how: Any) -> tuple[Any, list[Any]]:
         """The edited pictures, and the runs."""
-        from takeup.serving.editing.contract import EditRequest
-
         requests = self.painter.requests(world.captions(asked.wanted), height_px=None, width_px=None)
         edits = [
             EditRequest(image, mask.astype(np.float32), strength, **how)
@@ -176,65 +260,86 @@ def edited_pair(
         made, _ = editor.edited(asked, strength)
         exact, _ = editor.edited(asked, strength, exact=True)
     before, after = (judge_edit(asked.before, one, asked.masks, asked.wanted).scores for one in (exact, made))
-    return Pair(before, after, exact, made)
+    return Pair(exact, made, before, after)
 
 
 # Pictures ---------------------------------------------------------------------------------------------------------
 
 
-def painted_pair(painter: Painter, change: Callable[[Any], dict[str, Any]], **requests: Any) -> Pair:
+def painted(pipeline: Any, requests: Sequence[Request], on_step: Any = None, **engine: Any) -> Any:
+    """The pictures, [n, 3, height, width], of the step engine."""
+    made = StepEngine(pipeline, **engine)
+    tickets = [made.submit(request, on_step) for request in requests]
+    made.run()
+    return _pictures(made.image(ticket) for ticket in tickets)
+
+
+def _pair(tasks: Tasks, exact: Any, made: Any) -> Pair:
+    return Pair(exact, made) if tasks.score is None else Pair(exact, made, tasks.score(exact), tasks.score(made))
+
+
+def painted_pair(painter: Painter | ModelPainter, change: Callable[[Any], dict[str, Any]], **requests: Any) -> Pair:
     """Pictures of an engine that `change` prepares beside those of the plain engine."""
-    scenes = painter.scenes()
-    asked = painter.requests(world.captions(scenes), **requests)
-    exact = painter.painted(painter.pipeline(), asked, max_rows=2)
-    pipeline = painter.pipeline()
-    made = painter.painted(pipeline, asked, **change(pipeline))
-    return Pair(judge(exact, scenes).scores, judge(made, scenes).scores, exact, made)
-
-
-def late_pair(painter: Painter, late_steps: int, style: str = STYLES[0]) -> Pair:
-    """A LoRA that arrives exactly after some steps; the score is the share of the style in each picture."""
-    from takeup.serving.diffusion.addons.lora.addon import Loras
-    from takeup.serving.diffusion.engine.families import family_of
-    from takeup.serving.model import LoraUse
-    from takeup.serving.quality import LORA, DelayedLoader, reader_of
-
-    scenes, drawn = painter.scenes(), []
-    path = models.lora_path(painter.family, style, painter.folder)
-    for steps in (0, late_steps):
+    tasks = painter.plain(**requests)
+    drawn = []
+    for prepare in (_plain, change):
         pipeline = painter.pipeline()
-        loader = DelayedLoader(reader_of(pipeline, path), steps)
-        asked = painter.requests(world.captions(scenes), loras=(LoraUse(LORA),), late_steps=steps)
-        add_on = Loras(family_of(pipeline), loader if steps else loader.loader)
-        drawn.append(painter.painted(pipeline, asked, loader.step_made if steps else None, add_ons=[add_on]))
-    scores = [
-        np.array([style_share(image[None], scenes[n : n + 1], style) for n, image in enumerate(images)])
-        for images in drawn
-    ]
-    return Pair(*scores, *drawn)
+        drawn.append(_with_lora(pipeline, tasks, 0, **prepare(pipeline)))
+    return _pair(tasks, *drawn)
 
 
-def reused_pair(painter: Painter, max_change: float) -> Pair:
+def late_pair(painter: Painter | ModelPainter, tasks: Tasks, late_steps: int) -> Pair:
+    """A LoRA that arrives exactly after some steps."""
+    return _pair(tasks, *[_with_lora(painter.pipeline(), tasks, steps) for steps in (0, late_steps)])
+
+
+def _with_lora(pipeline: Any, tasks: Tasks, late_steps: int, **engine: Any) -> Any:
+    """The pictures of an engine with the LoRA of these tasks, if they have one."""
+    if tasks.lora is None:
+        return painted(pipeline, tasks.requests, **engine)
+    family, loader = family_of(pipeline), ThreadLoader({LORA: tasks.lora}, LoraTargets.of(pipeline))
+    late = DelayedLoader(loader, late_steps)
+    stacks = engine["compute"].prepared(family.network).stacks if "compute" in engine else None
+    asked = [replace(one, loras=(LoraUse(LORA),), late_steps=late_steps) for one in tasks.requests]
+    loras = Loras(family, late if late_steps else loader, stacks=stacks)
+    return painted(pipeline, asked, late.step_made if late_steps else None, add_ons=[loras], **engine)
+
+
+@dataclass(slots=True)
+class DelayedLoader(LoraLoader):
+    """A loader that delivers LoRAs only after `num_steps` steps, to simulate late loads."""
+
+    loader: LoraLoader
+    num_steps: int
+    _waiting: list[Future[Lora]] = field(default_factory=list)
+
+    def load(self, name: str) -> Future[Lora]:
+        """A future that waits for `step_made`."""
+        answer: Future[Lora] = Future()
+        self._waiting.append(answer)
+        return answer
+
+    def close(self) -> None:
+        """Close the loader behind it."""
+        self.loader.close()
+
+    def step_made(self, step: int, num_steps: int) -> None:
+        """Step callback: complete the pending loads once `num_steps` steps are done."""
+        if step >= self.num_steps:
+            for answer in self._waiting:
+                answer.set_result(self.loader.load(LORA).result())
+            self._waiting.clear()
+
+
+def reused_pair(painter: Painter | ModelPainter, tasks: Tasks, max_change: float) -> Pair:
     """ControlNet residuals that are computed again only when they may have changed by more than `max_change`."""
-    from PIL import Image
-
-    from takeup.serving.diffusion.addons.controlnet.addon import Controls
-    from takeup.serving.diffusion.engine.families import family_of
-    from takeup.serving.model import ControlUse
-
-    scenes, drawn = painter.scenes(), []
-    edges = (edge_map(scenes).transpose(0, 2, 3, 1) * 255).round().astype(np.uint8)
-    told = world.captions(scenes, np.random.default_rng(painter.seed), vague=1.0)
-    asked = [
-        replace(request, controls=(ControlUse("edges", Image.fromarray(edge)),))
-        for request, edge in zip(painter.requests(told), edges, strict=True)
-    ]
+    assert tasks.nets is not None
+    drawn = []
     for change in (0.0, max_change):
         pipeline = painter.pipeline()
-        net = models.load_controlnet(painter.family, painter.folder).to(painter.device)
-        controls = Controls(family_of(pipeline), {"edges": net}, max_change=change)
-        drawn.append(painter.painted(pipeline, asked, add_ons=[controls]))
-    return Pair(*[judge(images, scenes).scores for images in drawn], *drawn)
+        controls = Controls(family_of(pipeline), tasks.nets(pipeline), max_change=change)
+        drawn.append(painted(pipeline, tasks.requests, add_ons=[controls]))
+    return _pair(tasks, *drawn)
 
 
 # The table --------------------------------------------------------------------------------------------------------
@@ -242,7 +347,7 @@ def reused_pair(painter: Painter, max_change: float) -> Pair:
 
 def rows_of(painter: Painter) -> dict[str, Callable[[], Pair]]:
     """Every acceleration by name; what the device or the form does not have is left out."""
-    edited, late = partial(edited_pair, painter), partial(late_pair, painter)
+    edited = partial(edited_pair, painter)
     rows: dict[str, Callable[[], Pair]] = {
         "8 pictures in a call": partial(painted_pair, painter, lambda _: {"max_rows": 16}),
         "bfloat16": partial(painted_pair, painter, _half),
@@ -256,35 +361,65 @@ def rows_of(painter: Painter) -> dict[str, Callable[[], Pair]]:
     for stride in (2, 4):
         rows[f"masked edit of 13%, every {stride} steps kept"] = partial(edited, stride=stride)
     for steps in (painter.steps // 10, painter.steps // 4):
-        rows[f"LoRA late by {steps} of {painter.steps} steps"] = partial(late, steps)
+        rows[f"LoRA late by {steps} of {painter.steps} steps"] = partial(_late_style, painter, steps)
     if painter.family == "sdxl":
         rows["masked edit of 13%, convolutions whole"] = partial(edited, convolutions=False)
         for change in (0.05, 0.2):
-            rows[f"ControlNet residuals reused below {change:g}"] = partial(reused_pair, painter, change)
+            rows[f"ControlNet residuals reused below {change:g}"] = partial(_reused_edges, painter, change)
     if painter.device.startswith("cuda"):
         rows["8-bit products (fp8)"] = partial(painted_pair, painter, _eight_bits)
     return rows
 
 
-def _half(pipeline: Any) -> dict[str, Any]:
-    import torch
+def _late_style(painter: Painter, late_steps: int) -> Pair:
+    return late_pair(painter, painter.styled(), late_steps)
 
+
+def _reused_edges(painter: Painter, max_change: float) -> Pair:
+    return reused_pair(painter, painter.steered(), max_change)
+
+
+def _plain(_: Any) -> dict[str, Any]:
+    return {"max_rows": 2}
+
+
+def _half(pipeline: Any) -> dict[str, Any]:
     pipeline.to(torch.bfloat16)
     return {}
 
 
-def _eight_bits(_: Any) -> dict[str, Any]:
-    from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
+def _recorded(_: Any, *, eight_bits: bool = False) -> dict[str, Any]:
+    return {"compute": CudaGraphExecutor(eight_bits=eight_bits)}
 
-    return {"compute": CudaGraphExecutor(eight_bits=True)}
+
+_eight_bits = partial(_recorded, eight_bits=True)
+
+
+def _chosen(rows: dict[str, Callable[[], Pair]], only: Sequence[str]) -> tuple[tuple[Any, ...], ...]:
+    """Those rows whose names contain one of these words, or all."""
+    chosen = {name: make for name, make in rows.items() if not only or any(word in name for word in only)}
+    if not chosen:
+        raise BadInput(f"no acceleration here is called {', '.join(only)}; choose from {', '.join(rows)}")
+    return tuple(make().row(name) for name, make in chosen.items())
 
 
 def report(painter: Painter, only: Sequence[str] = ()) -> Report:
     """The table of a form; `only` rows whose names contain one of these words."""
-    rows = {name: make for name, make in rows_of(painter).items() if not only or any(word in name for word in only)}
-    if not rows:
-        raise BadInput(f"no acceleration is called {', '.join(only)}; leave out the choice to see all of them")
-    return table_of(painter, tuple(make().row(name) for name, make in rows.items()))
+    return table_of(painter, _chosen(rows_of(painter), only))
+
+
+def model_report(painter: ModelPainter, name: str, only: Sequence[str] = (), least_ssim: float = 0.0) -> Report:
+    """The table of any model, with a bar for every mean of the similarity."""
+    rows = _chosen(painter.rows(), only)
+    return Report(
+        title=f"What accelerations cost: {name}",
+        domain="serving",
+        scenario={"model": name, "pictures": len(painter.asked)},
+        seed=painter.asked[0].seed,
+        tables=(Table("Pictures both ways", COLUMNS, rows, "PSNR is 100 dB where all are equal."),),
+        checks=tuple(Check.at_least(f"{row[0]}: SSIM in the mean", row[-1], least_ssim) for row in rows),
+        notes=("LPIPS and CLIP scores were not measured: they need trained weights, and none are shipped.",),
+    )
 
 
 def table_of(painter: Painter, rows: tuple[tuple[Any, ...], ...]) -> Report:

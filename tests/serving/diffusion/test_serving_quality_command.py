@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,46 +14,40 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 
 from command_line import Run, assert_one_sentence, rows_of
 from serving.stock import ENGINE_MARKS
+from takeup.scenes.quality import ModelPainter, late_pair, reused_pair
 from takeup.serving.diffusion.engine.tiny import build
 from takeup.serving.model import Request
-from takeup.serving.quality import compare_images, cosine, makers_of
 
 pytestmark = ENGINE_MARKS
 
-SMALL = ("--steps", 3, "--size", 32, "--images", 1, "--prompt", "a cat", "--quiet")
+SMALL = ("--steps", 3, "--size", 32, "--pictures", 1, "--prompt", "a cat", "--quiet")
 
 
-def test_a_recorded_run_is_as_good_as_a_lossless_one(run: Run) -> None:
-    outcome = run("serving", "quality", "takeup/tiny-sdxl", "--json", *SMALL)
-    (row,) = rows_of(outcome)
-
-    assert outcome.code == 0
-    assert row["prompt"] == "a cat"
-    assert float(str(row["cosine"])) > 0.99999
-    assert float(str(row["SSIM"])) > 0.999
+def painter(name: str, num_steps: int, lora: Path | None = None) -> ModelPainter:
+    asked = [Request("a cat", num_steps=num_steps, height_px=32, width_px=32)]
+    return ModelPainter(partial(build, name), asked, lora)
 
 
-def test_eight_bits_pass_the_gate_and_are_told_from_rounding(run: Run) -> None:
-    outcome = run("serving", "quality", "--accelerate", "eight", "--json", *SMALL)
-    (row,) = rows_of(outcome)
-
-    assert outcome.code == 0
-    assert 0.99 < float(str(row["cosine"])) < 0.999999
+def nearness_db(row: Sequence[Any]) -> float:
+    return float(row[-2])
 
 
-def test_a_lora_is_felt_in_eight_bits(files: dict[str, Path]) -> None:
-    requests = [Request("a cat", num_steps=2, height_px=32, width_px=32)]
-    with_it, without = (
-        makers_of("eight", lambda: build("takeup/tiny-sdxl"), lora)[1](requests[0]) for lora in (files["paper"], None)
+def test_recorded_and_eight_bit_pictures_are_near_the_exact_ones(run: Run, files: dict[str, Path]) -> None:
+    lora = ("--lora", files["paper"])
+    outcome = run(
+        "serving", "quality", "takeup/tiny-sdxl", "--only", "recorded", "--only", "eight", "--json", *lora, *SMALL
     )
-    lossless = makers_of("recorded", lambda: build("takeup/tiny-sdxl"), files["paper"])[0](requests[0])
+    recorded, eight = rows_of(outcome)
 
-    assert cosine(with_it.latents, lossless.latents) > 0.999
-    assert cosine(with_it.latents, lossless.latents) > cosine(without.latents, lossless.latents)
+    assert outcome.code == 0
+    assert (recorded["acceleration"], eight["acceleration"]) == ("recorded", "eight")
+    assert recorded["score"] is None
+    assert float(str(recorded["SSIM to exact"])) > 0.999
+    assert 100 >= float(str(recorded["PSNR to exact"])) > float(str(eight["PSNR to exact"])) > 20
 
 
 def test_a_bar_that_is_missed_is_told_by_the_exit_code(run: Run) -> None:
-    outcome = run("serving", "quality", "--accelerate", "bfloat16", "--least-cosine", "1.1", *SMALL)
+    outcome = run("serving", "quality", "takeup/tiny-sdxl", "--only", "bfloat16", "--least-ssim", "1.1", *SMALL)
 
     assert outcome.code == 1
     assert "bfloat16" in outcome.out
@@ -59,33 +55,26 @@ def test_a_bar_that_is_missed_is_told_by_the_exit_code(run: Run) -> None:
 
 
 def test_a_lora_that_comes_late_changes_the_image_and_one_step_less_than_two(files: dict[str, Path]) -> None:
-    requests = [Request("a cat", num_steps=4, height_px=32, width_px=32)]
+    own = painter("takeup/tiny-sdxl", 4, files["paper"])
+    one, three = (nearness_db(late_pair(own, own.plain(), steps).row("late")) for steps in (1, 3))
 
-    def alike(late_steps: int) -> float:
-        makers = makers_of("late", lambda: build("takeup/tiny-sdxl"), files["paper"], late_steps)
-        return compare_images(*makers, requests)[0].psnr_db
-
-    assert alike(1) > alike(3)
-    assert alike(1) < 200
+    assert 100 > one > three
 
 
 def test_residuals_that_are_used_again_change_the_image_the_more_the_more_they_may_change() -> None:
-    requests = [Request("a cat", num_steps=16, height_px=32, width_px=32)]
+    own = painter("takeup/tiny-sdxl-controlnet", 16)
+    none, some, more = (
+        nearness_db(reused_pair(own, own.steered(), change).row("reused")) for change in (0.0, 0.3, 0.9)
+    )
 
-    def alike(max_change: float) -> float:
-        makers = makers_of("reused", lambda: build("takeup/tiny-sdxl-controlnet"), max_change=max_change)
-        return compare_images(*makers, requests)[0].psnr_db
-
-    assert alike(0.0) == inf
-    assert inf > alike(0.3) > alike(0.9)
+    assert none == 100
+    assert none > some > more
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--accelerate", "recordd"), "did you mean 'recorded'"),
-        (("--accelerate", "late"), "give a LoRA"),
-        (("--accelerate", "reused"), "has no ControlNets"),
+        (("takeup/tiny-sdxl", "--only", "late"), "choose from recorded, eight, bfloat16"),
         (("takeup/tiny-sdxxl",), "did you mean"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -149,74 +149,64 @@ def _sentence(out: Path, template: str | None, report: EditReport) -> str:
     return f"{out}: {shares}{stale}{again}"
 
 
-# `takeup serving quality MODEL`: compare accelerated images with lossless ones ----------------------------------------
+# `takeup serving quality MODEL`: compare accelerated images with exact ones -------------------------------------------
 
 SCENES = {"takeup/scenes": "sdxl", "takeup/scenes-flux": "flux"}
 PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 
 
 @click.command()
-@click.argument("model", required=False)
-@click.option("--pictures", default=8, show_default=True, help="For takeup/scenes: pictures in each row.")
-@click.option("--only", multiple=True, help="For takeup/scenes: rows whose name contains this; repeat.")
-@click.option("--accelerate", default="recorded", show_default=True, help="recorded, eight, bfloat16, late or reused.")
+@click.argument("model", default="takeup/scenes")
+@click.option("--only", multiple=True, help="Accelerations whose name contains this; repeat. All if absent.")
+@click.option("--pictures", default=8, show_default=True, help="Pictures in each row: seeds, in turn for each prompt.")
 @click.option("--prompt", "prompts", multiple=True, help="Prompt; repeatable. Two built-in ones if absent.")
-@click.option("--images", default=2, show_default=True, help="Seeds per prompt.")
 @click.option("--seed", default=0, show_default=True, help="The first seed.")
 @click.option("--steps", "num_steps", default=20, show_default=True, help="Denoising steps.")
 @click.option("--size", "size_px", type=int, help="Width and height in pixels; default of the model if absent.")
 @click.option("--lora", type=click.Path(path_type=Path), help="A LoRA (.safetensors) for all images.")
-@click.option("--late-steps", default=5, show_default=True, help="For late: number of steps without the LoRA.")
-@click.option(
-    "--control-change", default=0.05, show_default=True, help="For reused: maximum predicted change of residuals."
-)
-@click.option(
-    "--least-cosine", default=0.99, show_default=True, help="Exit code 1 if the cosine of the latents is lower."
-)
+@click.option("--late-steps", default=5, show_default=True, help="Steps without the LoRA, where it is late.")
+@click.option("--control-change", default=0.05, show_default=True, help="Maximum predicted change of reused residuals.")
 @click.option("--least-ssim", default=0.9, show_default=True, help="Exit code 1 if the SSIM of the images is lower.")
 @output_options
 @click.pass_context
 def quality(
-    ctx: click.Context, /, model: str | None, as_json: bool, out: Path | None, quiet: bool, **settings: Any
+    ctx: click.Context,
+    /,
+    model: str,
+    as_json: bool,
+    out: Path | None,
+    quiet: bool,
+    only: Sequence[str],
+    **settings: Any,
 ) -> None:
-    """Generate the same images lossless and accelerated, with the same seeds, and compare them.
+    """Make the same images exactly and accelerated, with the same seeds, and compare them.
 
-    Without MODEL, a table of all accelerations judged on the trained model takeup/scenes (or takeup/scenes-flux), in
-    minutes. Else MODEL is a folder in diffusers format, a hub id, or one of takeup/tiny-sd15, -sdxl, -sdxl-controlnet,
-    -sd3 and -flux, and one acceleration is compared.
+    Without MODEL, all accelerations are judged on the trained model takeup/scenes (or takeup/scenes-flux), in minutes.
+    Else MODEL is a folder in diffusers format, a hub id, or one of takeup/tiny-sd15, -sdxl, -sdxl-controlnet, -sd3 and
+    -flux; its accelerations are recorded, eight, bfloat16, late (with --lora) and reused (with ControlNets).
     """
-    is_one = ctx.get_parameter_source("accelerate") is click.core.ParameterSource.COMMANDLINE
-    model = model or ("takeup/tiny-sdxl" if is_one else "takeup/scenes")
-    if model in SCENES:
-        from takeup.scenes.quality import Painter
-        from takeup.scenes.quality import report as table
-
-        painter = Painter(SCENES[model], settings["pictures"], settings["num_steps"], seed=settings["seed"])
-        show(table(painter, settings["only"]), as_json=as_json, out=out)
-        return
-    from takeup.serving.quality import QualityThresholds, compare_images, makers_of, quality_report
+    from takeup.scenes.quality import ModelPainter, Painter, model_report, report
     from takeup.serving.server.backends.local import open_model
 
-    name = settings["accelerate"]
-    makers = makers_of(
-        name, lambda: open_model(model), settings["lora"], settings["late_steps"], settings["control_change"]
+    if model in SCENES:
+        painter = Painter(SCENES[model], settings["pictures"], settings["num_steps"], seed=settings["seed"])
+        show(report(painter, only), as_json=as_json, out=out)
+        return
+    others = {name: settings[name] for name in ("lora", "late_steps", "control_change")}
+    made = model_report(
+        ModelPainter(lambda: open_model(model), _requests(**settings), **others), model, only, settings["least_ssim"]
     )
-    requests = _requests(**settings)
-    if not quiet:
-        say(f"{len(requests)} images, each generated twice")
-    bars = QualityThresholds(settings["least_cosine"], settings["least_ssim"])
-    report = quality_report(f"{name} ({model})", compare_images(*makers, requests), bars)
-    show(report, as_json=as_json, out=out)
-    ctx.exit(0 if report.holds else 1)
+    show(made, as_json=as_json, out=out)
+    ctx.exit(0 if made.holds else 1)
 
 
 def _requests(
-    prompts: tuple[str, ...], images: int, seed: int, num_steps: int, size_px: int | None, **_: object
+    prompts: tuple[str, ...], pictures: int, seed: int, num_steps: int, size_px: int | None, **_: object
 ) -> list[Request]:
+    told = prompts or PROMPTS
     return [
-        Request(prompt, num_steps=num_steps, seed=seed + number, width_px=size_px, height_px=size_px)
-        for prompt in prompts or PROMPTS
-        for number in range(images)
+        Request(told[n % len(told)], num_steps=num_steps, seed=seed + n, width_px=size_px, height_px=size_px)
+        for n in range(pictures)
     ]
 
 
@@ -226,7 +216,7 @@ VERBS: dict[str, tuple[click.Command, str]] = {
     "simulate": (simulate, "Simulate one serving design on a queue, in virtual time."),
     "compare": (compare, "Compare designs on the same requests, at several rates."),
     "edit": (edit, "Change the masked part of an image; the rest stays bit-identical."),
-    "quality": (quality, "Compare accelerated images with lossless ones."),
+    "quality": (quality, "Compare accelerated images with exact ones."),
 }
 
 

@@ -163,7 +163,7 @@ def _original_middle(path: str) -> str:
     if match is None:
         return ""
     number = 1 if match[1] == "attentions" else 2 * int(match[2])
-    rest = NAMES["resnet"].get(match[3], match[3]) if match[1] == "resnets" else match[3]
+    rest = str(NAMES["resnet"].get(match[3], match[3])) if match[1] == "resnets" else match[3]
     return f"middle_block_{number}_{rest.replace('.', '_')}"
 
 
