@@ -147,6 +147,7 @@ def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> N
 @click.option(
     "--stall-cost", default=10.0, show_default=True, help="Seconds of start-up that a second in stalls costs."
 )
+@click.option("--p1203", is_flag=True, help="Also score by ITU-T P.1203; needs the package itu_p1203.")
 @output_options
 def advise(players: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Replay throughput LOGS with the rules of real players, and choose their start thresholds.

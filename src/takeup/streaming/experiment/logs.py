@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from takeup.core.arrays import Floats
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput, UnknownName
 from takeup.streaming import capacity_fit
+from takeup.streaming.advice.p1203 import LENGTH_S, mean_p1203, p1203_package
 from takeup.streaming.advice.players import PROFILES
 from takeup.streaming.advice.qoe import solve_cell
 from takeup.streaming.advice.tuning import check_stall_cost
@@ -152,6 +154,8 @@ LONGEST_START_S = 60.0
 def advise(scenario: StreamingScenario, quiet: bool) -> Report:
     """For every player product the start threshold of least cost on the log, with intervals and settings."""
     check_stall_cost(scenario.stall_cost)
+    if scenario.p1203:
+        p1203_package()
     log = log_of(scenario)
     pieces = log.per_second()
     steady = steady_log(log, scenario)
@@ -228,7 +232,12 @@ def _row(
         (player.rule, found["bitrate_bps"].value / 1e6, found["num_switches"].value) if _is_ladder(scenario) else ()
     )
     cost = startup + scenario.stall_cost * time.value
-    return (*label, *rules, *shares, time.value, time.high, startup, cost, *ladder)
+    score = (_p1203(player, steady, scenario),) if scenario.p1203 else ()
+    return (*label, *rules, *shares, time.value, time.high, startup, cost, *ladder, *score)
+
+
+def _p1203(player: Player, steady: SteadyLog, scenario: StreamingScenario) -> float:
+    return mean_p1203(steady.outcomes(player, _rungs(scenario), math.inf, length_s=LENGTH_S))
 
 
 def _is_ladder(scenario: StreamingScenario) -> bool:
@@ -244,6 +253,7 @@ def _outcome_table(rows: Sequence[tuple[str | float, ...]], scenario: StreamingS
         *(Column(name, digits=4) for name in ("P(stall)", "from", "to", "stalls")),
         *(Column(name, "s", 2) for name in ("in stalls", "at most", "start-up", "cost")),
         *(ladder if _is_ladder(scenario) else ()),
+        *((Column("P.1203", digits=2),) if scenario.p1203 else ()),
     )
     note = (
         f"videos of {scenario.mean_video_s[0]:g} s on average in segments of {scenario.segment_s:g} s; cost: seconds "

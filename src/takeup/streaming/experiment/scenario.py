@@ -49,6 +49,7 @@ class StreamingScenario:
     segment_s: float = 4.0
     model: str | None = None
     stall_cost: float = 10.0
+    p1203: bool = False
     stall_target: float = 0.05
     latencies_s: Numbers = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0)
     chunk_s: float = 0.5
