@@ -92,7 +92,7 @@ def _adapter_report(result: AdapterReplay) -> Report:
     columns = (*map(Column, ("policy", "requests", "uses", "loads")), Column("loads", "1/request"), Column("complete"))
     counts = (result.num_requests, result.num_uses, result.num_loads)
     row = (result.policy, *counts, result.loads_per_request, result.complete_share)
-    bars = ({"of": "uses", "share": result.num_loads / max(1, result.num_uses)},)
+    bars: tuple[dict[str, Cell], ...] = ({"of": "uses", "share": result.num_loads / max(1, result.num_uses)},)
     note = "complete: share of requests that found all their adapters in memory"
     chart = Series("Adapters that were loaded", "of", "share", bars, kind="bar")
     title = f"Adapter cache under {result.policy}"

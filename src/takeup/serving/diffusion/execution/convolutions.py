@@ -1,8 +1,4 @@
-"""Convolutions of U-Nets: channels-last memory format throughout, and fused upsampling.
-
-Blocks that convert images into tokens and back copy the result into channels-first format, so a channels-last network
-pays for two copies at each of them; here that copy is omitted. The first convolution, of few channels, is padded.
-"""
+"""Convolutions of U-Nets: channels-last memory format throughout, and fused upsampling."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

@@ -1,8 +1,4 @@
-"""Weights of equal shape in one block of memory, so that they can be used, and patched, together.
-
-Layers that project the time embedding have separate stacks: one matmul for each width computes them for all residual
-blocks, from a hook on the first down block.
-"""
+"""Weights of equal shape in one block of memory, so that they can be used, and patched, together."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +7,10 @@ from typing import Any
 import torch
 from torch.nn.functional import linear, silu
 
-# Weights of equal shape in one block of memory, so that they can be used, and patched, together -----------------------
-#
-# A network has hundreds of linear layers, but few shapes. Here the layers of one shape become slices of one tensor, in
-# the order in which the network names them: its parameters keep their values and only change storage. Layers that
-# project the text for cross-attention have separate stacks, because all of them have the same input; so have those
-# that project the time embedding.
+# How it works. A network has hundreds of linear layers, but few shapes. Here the layers of one shape become slices of
+# one tensor, in the order in which the network names them: its parameters keep their values and only change storage.
+# Layers that project the text for cross-attention have separate stacks, because all of them have the same input; so
+# have those that project the time embedding.
 
 TEXT_PROJECTIONS, TIME_PROJECTION = (".attn2.to_k", ".attn2.to_v"), ".time_emb_proj"
 

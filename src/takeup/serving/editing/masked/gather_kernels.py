@@ -3,24 +3,23 @@
 Only called on CUDA tensors.
 """
 
+# ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 import torch
 
+from takeup.serving.diffusion.execution.kernels import tl, triton
 from takeup.serving.editing.masked.masked_convolutions import Affine
 
-triton: Any = import_module("triton") if find_spec("triton") else None
-tl: Any = import_module("triton.language") if find_spec("triton") else None
 NUM_PIXELS, NUM_CHANNELS = 32, 64
 
 
-def _gather(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  the compiler would look for annotations
+@triton.jit
+def _gather(
     tokens,
     rim,
     table,
@@ -56,11 +55,6 @@ def _gather(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  the comp
     tl.store(made + out, value.to(made.dtype.element_ty), mask=(mine < num_made)[:, None] & is_channel)
 
 
-@lru_cache(maxsize=1)
-def _gather_kernel() -> Any:
-    return triton.jit(_gather)
-
-
 def gathered(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm: Affine | None) -> torch.Tensor:
     """Same as `gather.plain`, up to rounding."""
     num_rows, per_row, width = tokens.shape
@@ -68,7 +62,7 @@ def gathered(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm:
     made = tokens.new_empty((table.shape[0], table.shape[1] * width))
     scale, shift = (one.contiguous() for one in norm) if norm is not None else (tokens, tokens)
     grid = (triton.cdiv(num_made, NUM_PIXELS), triton.cdiv(width, NUM_CHANNELS))
-    _gather_kernel()[grid](
+    _gather[grid](
         tokens,
         rim.contiguous(),
         table,
@@ -98,7 +92,8 @@ HostRows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """A table on the host, which rows of it, and a table on the device to which they go."""
 
 
-def _copy(told, rows: tl.constexpr, channels: tl.constexpr, kind: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _copy(told, rows: tl.constexpr, channels: tl.constexpr, kind: tl.constexpr):
     mine = told + tl.program_id(2) * 5
     source = tl.load(mine).to(tl.pointer_type(kind))
     places = tl.load(mine + 1).to(tl.pointer_type(tl.int64))
@@ -112,11 +107,6 @@ def _copy(told, rows: tl.constexpr, channels: tl.constexpr, kind: tl.constexpr):
     tl.store(into + row[:, None] * width + channel[None, :], value, mask=inside)
 
 
-@lru_cache(maxsize=1)
-def _rows_kernel() -> Any:
-    return triton.jit(_copy)
-
-
 def fetch(wanted: Sequence[HostRows]) -> None:
     """Launch the copy of all rows; asynchronous."""
     numbers = [(*(one.data_ptr() for one in rows), len(rows[1]), rows[2].shape[1]) for rows in wanted]
@@ -125,4 +115,4 @@ def fetch(wanted: Sequence[HostRows]) -> None:
     most, widest = max(count for *_, count, _ in numbers), max(width for *_, width in numbers)
     grid = (triton.cdiv(most, NUM_ROWS), triton.cdiv(widest, ROW_CHANNELS), len(wanted))
     kinds = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
-    _rows_kernel()[grid](told, NUM_ROWS, ROW_CHANNELS, kinds[into.dtype])
+    _copy[grid](told, NUM_ROWS, ROW_CHANNELS, kinds[into.dtype])

@@ -1,8 +1,9 @@
 """Masked calls for CUDA-graph capture: fixed addresses, few kernels, no hooks; double buffering of their inputs.
 
-How it works. Each kind of masked call has private index tables, into which those of other masks of the same sizes are
-copied, and two buffers for cached activations (`DoubleBuffer`): the next step's are prefetched on a side stream while a
-call reads the other buffer.
+How it works. A CUDA graph reads the addresses it was captured with. So each kind of masked call has private index
+tables, into which those of other masks of the same sizes are copied, and two buffers for cached activations
+(`DoubleBuffer`): the next step's are prefetched on a side stream while a call reads the other one. Keys and values are
+in memory that all kinds share.
 """
 
 from __future__ import annotations
@@ -81,11 +82,7 @@ class DoubleBuffer:
         self._who[number] = who
 
 
-# Masked calls for CUDA-graph capture: fixed addresses, few kernels, no hooks ------------------------------------------
-#
-# How it works. A CUDA graph reads the addresses it was captured with. So each kind of masked call has private index
-# tables, into which those of other masks of the same sizes are copied, and two buffers for cached activations
-# (`turns`). Keys and values are in memory that all kinds share.
+# Masked calls for CUDA-graph capture ----------------------------------------------------------------------------------
 
 NUM_BUFFERS = 2
 

@@ -1,8 +1,4 @@
-"""Templates on disk: a folder of files for every owner, with a quota per owner and a total quota.
-
-A file has pages in the order of the steps, each one sequential, aligned, checksummed; then an index, and a short tail
-with the offset of the index.
-"""
+"""Templates on disk: a folder of files for every owner, with a quota per owner and a total quota."""
 
 import json
 import os

@@ -94,9 +94,6 @@ def _some(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # Pinned host memory, allocated in large blocks, for copies to the device that overlap computation ---------------------
-#
-# PyTorch rounds every pinned allocation up to a power of two: tensors allocated one by one may take nearly twice their
-# size, and a template has thousands.
 
 BLOCK_BYTES = 256 << 20
 ALIGN_BYTES = 256

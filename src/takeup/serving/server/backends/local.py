@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,6 @@ from typing import Any, Literal
 import torch
 from PIL import Image
 
-from takeup.core.lazy import load
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.diffusion.addons.controlnet.addon import Controls
 from takeup.serving.diffusion.addons.controlnet.workers import ControlWorker, StreamWorker, ThreadWorker
@@ -35,6 +34,7 @@ from takeup.serving.diffusion.execution.executors import DEFAULT_OPTIONS, CudaGr
 from takeup.serving.diffusion.execution.weight_stacks import WeightStacks
 from takeup.serving.diffusion.policies import MaskGrouping, one_by_one
 from takeup.serving.editing.contract import Editor, EditReport, EditRequest
+from takeup.serving.editing.masked.editor import MaskedEditor
 from takeup.serving.editing.masked.graph_networks import can_bind
 from takeup.serving.editing.masked.initial_latents import composite, mask_pixels, pixels_of
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
@@ -85,8 +85,6 @@ def workers_for(compute: Executor, nets: Mapping[str, Any]) -> dict[str, Control
 
 # Image editing: the default editor, its storage, and the editor of pipelines that are served through their own call ---
 
-EDITOR = "takeup.serving.editing.masked.editor:MaskedEditor"
-"""The editor of servers."""
 
 GIBI = 2**30
 
@@ -156,7 +154,7 @@ class StockEditor:
         """Nothing is held."""
 
 
-def make_editor(family: Family, room: TemplateStorage, *, binds: bool = False) -> Editor:
+def make_editor(family: Family, room: TemplateStorage, *, binds: bool = False) -> MaskedEditor:
     """The editor of a server; processes that share the folder share the templates. `binds`: record masked calls."""
     on_disk = 0 if room.folder is None else room.disk_bytes
     on_device = 0
@@ -165,8 +163,7 @@ def make_editor(family: Family, room: TemplateStorage, *, binds: bool = False) -
         on_device = free_bytes * 6 // 10 if room.device_bytes is None else room.device_bytes
     tiers = TierCapacities(on_device, room.memory_bytes, on_disk, room.tenant_bytes)
     store = TemplateStore(AdapterLERC, tiers, room.folder, family.network.device)
-    editor: Editor = load(EDITOR)(family, store, budget=room.packing_error, identity=_bytes_of, binds=binds)
-    return editor
+    return MaskedEditor(family, store, budget=room.packing_error, identity=_bytes_of, binds=binds)
 
 
 def _bytes_of(path: str) -> str:
@@ -398,8 +395,7 @@ def encode_image(image: torch.Tensor, kind: ImageFormat, quality: int) -> bytes:
 
 def _close_all(engine: StepEngine) -> None:
     """Close the add-ons that can be closed."""
-    held: Sequence[object] = engine.add_ons
-    for add_on in held:
+    for add_on in engine.add_ons:
         if isinstance(add_on, Loras | Controls):
             add_on.close()
 
@@ -457,14 +453,14 @@ class ServingPlan:
         room = NO_TEMPLATES if self.deterministic else self.templates
         editor = make_editor(family, room, binds=binds_edits(compute, family))
         loras = Loras(family, store, stacks=stacks_for(compute, family))
-        controls = [self._controls(family, nets, compute)] if nets else []
-        add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]
+        add_ons: list[AddOn] = [loras, *editor.add_ons]
+        if nets:
+            add_ons.append(Controls(family, nets, workers_for(compute, nets), max_change=self.control_change))
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
         engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
         card = ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual)
-        held = getattr(editor, "templates_held", None)
-        if held is not None and card.usual_pixels and not self.deterministic:
-            card = replace(card, templates=held(card.num_steps, card.usual_pixels))
+        if card.usual_pixels and not self.deterministic:
+            card = replace(card, templates=editor.templates_held(card.num_steps, card.usual_pixels))
         return LocalBackend(engine, editor, card, store)
 
     def _stock_backend(self, family: StockPipeline, usual: tuple[int, int, float]) -> LocalBackend:
@@ -478,9 +474,6 @@ class ServingPlan:
         engine = StepEngine(family.pipeline, add_ons=[Loras(family, store)], group=group, family=family)
         card = ModelCard(name, targets, (), *usual, max_images=MAX_IMAGES.get(name, 1))
         return LocalBackend(engine, StockEditor(family), card, store)
-
-    def _controls(self, family: Family, nets: Mapping[str, Any], compute: Executor) -> Controls:
-        return Controls(family, nets, workers_for(compute, nets), max_change=self.control_change)
 
     def _store(self, targets: LoraTargets) -> LoraStore:
         read = ProcessLoader if self.reads_in_process else ThreadLoader

@@ -32,19 +32,12 @@ from takeup.serving.diffusion.execution.weight_stacks import WeightStacks
 
 # LoRAs merged into whole stacks: one copy to the device, one batched matmul for each layer shape ----------------------
 #
-# How it works. Packed, a LoRA has two tensors for each block of weights. A set of LoRAs is merged block by block: all
-# factors A and all factors B are concatenated along the rank, scales multiplied in; then W = W0 + B A is one batched
-# matmul over the whole block, from the pristine W0. So sums of several LoRAs are sums of their products. On a device,
-# blocks are copied in a separate stream while the block before them is merged; they stay there as long as the set is
-# kept, so switching back to it is a merge without a copy. Changes that are not low-rank products (DoRA, LoHa, LoKr),
-# and convolutions, are patched layer by layer.
-
-
-# A LoRA in the layout of stacks: for each block of weights two tensors, all of them in one flat buffer ----------------
-#
-# The layers of one shape are slices of one block. A LoRA becomes, for each block, `up` and `down` with a slice for each
-# layer too, padded with zeros to the largest rank, in the dtype of the weights. The buffer is pinned where there is a
-# device, so that it is copied at full speed and asynchronously.
+# How it works. The layers of one shape are slices of one block of weights. Packed, a LoRA has for each block `up` and
+# `down` with a slice for each layer too, padded with zeros to the largest rank, all in one flat buffer, pinned where
+# there is a device. A set of LoRAs is merged block by block: all factors are concatenated along the rank, scales
+# multiplied in; then W = W0 + B A is one batched matmul from the pristine W0. On a device, blocks are copied in a
+# separate stream while the block before them is merged; they stay there as long as the set is kept. Changes that are
+# not low-rank products (DoRA, LoHa, LoKr), and convolutions, are patched layer by layer.
 
 
 @dataclass(frozen=True, slots=True)

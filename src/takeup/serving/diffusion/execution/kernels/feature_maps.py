@@ -1,8 +1,4 @@
-"""Kernels over feature maps: channels-last group norm of two concatenated images, and weighted sums of tensors.
-
-Group norm: a value added to each channel, optional SiLU. Three kernels: the first sums every channel over parts of the
-image, the second turns the sums of a group into a factor and a shift for each of its channels, the third applies them.
-"""
+"""Kernels over feature maps: channels-last group norm of two concatenated images, and weighted sums of tensors."""
 
 # ruff: noqa: PLR0913, PLR0917, SIM102  kernels take numbers, and branch when they are compiled
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -1,7 +1,4 @@
-"""Kernels of transformer blocks: layer norm with a pending bias, GEGLU gates, and a persistent GEGLU matmul.
-
-The matmul loads and stores tiles by the copy engine of the device (tensor descriptors), so nothing is masked.
-"""
+"""Kernels of transformer blocks: layer norm with a pending bias, GEGLU gates, and a persistent GEGLU matmul."""
 
 # ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
