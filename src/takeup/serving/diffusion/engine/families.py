@@ -42,16 +42,23 @@ def decoded(vae: Any, latents: torch.Tensor, max_pixels: int = MAX_WHOLE_PIXELS)
     return image
 
 
-# Common base of Stable Diffusion 3 and Flux: a flow-matching transformer with a schedule shift ------------------------
+def latent_scale(vae: Any, like: torch.Tensor) -> tuple[Any, Any]:
+    """What latents of the VAE are multiplied by and what is added, where those of the network have a size near one."""
+    mean, spread = (getattr(vae.config, name, None) for name in ("latents_mean", "latents_std"))
+    if mean is None or spread is None:
+        return 1.0, getattr(vae.config, "shift_factor", None) or 0.0
+    mean, spread = (torch.tensor(values).view(1, -1, 1, 1).to(like) for values in (mean, spread))
+    return spread, mean
 
-SHIFTED = "diffusers.pipelines.flux.pipeline_flux"
+
+# What the families here share -----------------------------------------------------------------------------------------
 
 
-class FlowTransformer:
-    """A pipeline whose denoiser is a transformer. `most_shift`: default of `max_shift`, for the largest image."""
+class NativeFamily:
+    """A family whose steps are made here. `denoiser` is the name of the network in the pipeline."""
 
-    most_shift: float
-    options: tuple[str, ...] = ("prompt_2",)
+    denoiser: str
+    options: tuple[str, ...]
     add_ons: tuple[AddOn, ...] = ()
 
     def __init__(self, pipeline: Any) -> None:
@@ -60,7 +67,7 @@ class FlowTransformer:
 
     @property
     def network(self) -> Any:
-        return self.pipeline.transformer
+        return getattr(self.pipeline, self.denoiser)
 
     @property
     def where(self) -> DeviceAndDtype:
@@ -70,14 +77,35 @@ class FlowTransformer:
     @torch.no_grad()
     @CAPTURE_LOCK.shared()
     def decode(self, run: DenoisingRun) -> torch.Tensor:
-        vae = self.pipeline.vae
-        latents = self._unpacked(run) / vae.config.scaling_factor + vae.config.shift_factor
-        image: torch.Tensor = self.pipeline.image_processor.postprocess(decoded(vae, latents), output_type="pt")
-        return image
+        """Also runs the safety checker and the watermark of the pipeline."""
+        vae, latents = self.pipeline.vae, self._unpacked(run)
+        spread, shift = latent_scale(vae, latents)
+        image = decoded(vae, (latents * spread / vae.config.scaling_factor + shift).to(vae.dtype))
+        flagged = None
+        if getattr(self.pipeline, "safety_checker", None) is not None:
+            image, flagged = self.pipeline.run_safety_checker(image, image.device, self.where[1])
+        if getattr(self.pipeline, "watermark", None) is not None:
+            image = self.pipeline.watermark.apply_watermark(image)
+        shown = [not one for one in flagged or [False]]
+        pixels: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt", do_denormalize=shown)
+        return pixels
 
     def _unpacked(self, run: DenoisingRun) -> torch.Tensor:
         """Latents as an image."""
         return run.latents
+
+
+# Common base of Stable Diffusion 3 and Flux: a flow-matching transformer with a schedule shift ------------------------
+
+SHIFTED = "diffusers.pipelines.flux.pipeline_flux"
+
+
+class FlowTransformer(NativeFamily):
+    """A pipeline whose denoiser is a transformer. `most_shift`: default of `max_shift`, for the largest image."""
+
+    denoiser = "transformer"
+    options: tuple[str, ...] = ("prompt_2",)
+    most_shift: float
 
     def _shift(self, scheduler: Any, num_tokens: int) -> float:
         """The schedule shift: larger images keep their noise for longer."""
@@ -221,24 +249,11 @@ class Flux(FlowTransformer):
 # Stable Diffusion 1.5 and XL: a U-Net that predicts noise, guided by a negative branch --------------------------------
 
 
-class StableDiffusion:
+class StableDiffusion(NativeFamily):
     """Stable Diffusion 1.5: one text encoder."""
 
+    denoiser = "unet"
     options: tuple[str, ...] = ("clip_skip",)
-    add_ons: tuple[AddOn, ...] = ()
-
-    def __init__(self, pipeline: Any) -> None:
-        self.pipeline = pipeline
-        self.encoding = threading.RLock()
-
-    @property
-    def network(self) -> Any:
-        return self.pipeline.unet
-
-    @property
-    def where(self) -> DeviceAndDtype:
-        """The device and dtype of the network."""
-        return device_and_dtype(self.network)
 
     @torch.no_grad()
     def prepare(self, request: Request) -> DenoisingRun:
@@ -283,18 +298,6 @@ class StableDiffusion:
 
     def guide(self, run: DenoisingRun, prediction: torch.Tensor) -> torch.Tensor:
         return guided(prediction, run.request.guidance, run.request.guidance_rescale)
-
-    @torch.no_grad()
-    @CAPTURE_LOCK.shared()
-    def decode(self, run: DenoisingRun) -> torch.Tensor:
-        vae = self.pipeline.vae
-        image = decoded(vae, (run.latents / vae.config.scaling_factor).to(vae.dtype))
-        flagged = None
-        if self.pipeline.safety_checker is not None:
-            image, flagged = self.pipeline.run_safety_checker(image, image.device, self.where[1])
-        shown = [not one for one in flagged or [False]]
-        pixels: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt", do_denormalize=shown)
-        return pixels
 
     def _has_branches(self, request: Request) -> bool:
         return request.guidance > 1 and self.network.config.time_cond_proj_dim is None
@@ -354,23 +357,6 @@ class StableDiffusionXL(StableDiffusion):
     def added(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The pooled text embedding and the sizes."""
         return {"text_embeds": inputs["text_embeds"], "time_ids": inputs["time_ids"]}
-
-    @torch.no_grad()
-    @CAPTURE_LOCK.shared()
-    def decode(self, run: DenoisingRun) -> torch.Tensor:
-        vae = self.pipeline.vae
-        mean, spread = (getattr(vae.config, name, None) for name in ("latents_mean", "latents_std"))
-        latents = run.latents
-        if mean is not None and spread is not None:
-            mean, spread = (torch.tensor(values).view(1, -1, 1, 1).to(latents) for values in (mean, spread))
-            latents = latents * spread / vae.config.scaling_factor + mean
-        else:
-            latents = latents / vae.config.scaling_factor
-        image = decoded(vae, latents.to(vae.dtype))
-        if self.pipeline.watermark is not None:
-            image = self.pipeline.watermark.apply_watermark(image)
-        pixels: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
-        return pixels
 
     def _sizes(self, request: Request, pooled: torch.Tensor) -> torch.Tensor:
         size = size_of(self.pipeline, request)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from takeup.errors import BadInput
 from takeup.serving.diffusion.contract import DenoisingRun, Family
+from takeup.serving.diffusion.engine.families import latent_scale
 from takeup.serving.diffusion.engine.sampling import grain_of, size_of
 from takeup.serving.diffusion.execution.convolutions import device_and_dtype
 from takeup.serving.diffusion.execution.cuda_graph import CAPTURE_LOCK
@@ -146,14 +147,8 @@ def encode(family: Family, image: Pixels, generator: torch.Generator) -> torch.T
     device, dtype = device_and_dtype(family.network)
     scaled = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].to(device, vae.dtype) / 127.5 - 1
     latents = vae.encode(scaled).latent_dist.sample(generator)
-    config = vae.config
-    mean, spread = (getattr(config, name, None) for name in ("latents_mean", "latents_std"))
-    if mean is not None and spread is not None:
-        mean, spread = (torch.tensor(values).view(1, -1, 1, 1).to(latents) for values in (mean, spread))
-        latents = (latents - mean) / spread
-    elif getattr(config, "shift_factor", None):
-        latents = latents - config.shift_factor
-    scaled_latents: torch.Tensor = (latents * config.scaling_factor).to(dtype)
+    spread, shift = latent_scale(vae, latents)
+    scaled_latents: torch.Tensor = ((latents - shift) / spread * vae.config.scaling_factor).to(dtype)
     return scaled_latents
 
 
