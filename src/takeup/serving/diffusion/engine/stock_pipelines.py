@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as trees
 
 from takeup.errors import BadInput
 from takeup.serving.diffusion.contract import AddOn, BatchRows, DenoisingRun, digest
@@ -112,28 +113,24 @@ def _joined(values: Sequence[Any], rows: int) -> Any:
 
 def rows_of(output: Any, start: int, end: int, total: int) -> Any:
     """The part of an output that belongs to some of `total` rows."""
-    if isinstance(output, torch.Tensor):
-        return output[start:end] if output.ndim and len(output) == total else output
-    if isinstance(output, list):
-        return output[start:end] if len(output) == total else output
-    if isinstance(output, tuple):
-        return tuple(rows_of(each, start, end, total) for each in output)
-    if isinstance(output, dict):  # outputs of diffusers are dictionaries with attributes
-        return type(output)(**{name: rows_of(each, start, end, total) for name, each in output.items()})
-    return output
+
+    def part(value: Any) -> Any:
+        return value[start:end] if _is_by_row(value, total) else value
+
+    return trees.tree_map(part, output, is_leaf=lambda value: isinstance(value, list))
 
 
 def _differ(ours: Any, theirs: Any) -> bool:
     """Whether two outputs differ by more than the rounding of their types."""
-    if isinstance(theirs, torch.Tensor):
-        tolerance = max(1e-4, 8 * torch.finfo(theirs.dtype).eps) if theirs.is_floating_point() else 0.0
-        bound = tolerance * float(theirs.abs().max()) if theirs.numel() else 0.0
-        return ours.shape != theirs.shape or bool(((ours - theirs).abs() > bound).any())
-    if isinstance(theirs, list | tuple):
-        return any(_differ(one, other) for one, other in zip(ours, theirs, strict=True))
-    if isinstance(theirs, dict):
-        return any(_differ(ours[name], theirs[name]) for name in theirs)
-    return False
+    return any(map(_is_another, trees.tree_leaves(ours), trees.tree_leaves(theirs)))
+
+
+def _is_another(ours: Any, theirs: Any) -> bool:
+    if not isinstance(theirs, torch.Tensor):
+        return False
+    tolerance = max(1e-4, 8 * torch.finfo(theirs.dtype).eps) if theirs.is_floating_point() else 0.0
+    bound = tolerance * float(theirs.abs().max()) if theirs.numel() else 0.0
+    return ours.shape != theirs.shape or bool(((ours - theirs).abs() > bound).any())
 
 
 # A request in its own thread: the pipeline waits at each call of the denoiser -----------------------------------------
