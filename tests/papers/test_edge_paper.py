@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from reproduced import reproduced, together
 from takeup.core.report import Report, Table
 from takeup.edge.traces.generators import paper_setting
 from takeup.papers import numbers
-from takeup.papers.edge import mean_check, run_policies
+from takeup.papers.edge import _checks_at, run_policies
 
 EXPECTED = numbers("edge")
 
@@ -71,12 +73,14 @@ def test_the_joint_gain_vanishes_where_the_cpu_is_plentiful(report: Report) -> N
     assert joint[-1] - radio[-1] < 0.1
 
 
-def test_a_mean_that_is_far_off_fails() -> None:
-    ours = run_policies([paper_setting(np.random.default_rng(seed), 5) for seed in range(20)], ["joint"])["joint"]
-    near, far = (
-        mean_check("energy", ours.energy_j, mean, errors=3.5, unit="J", source="measured")
-        for mean in (float(ours.energy_j.mean()) + 0.01, float(ours.energy_j.mean()) + 5.0)
+def test_a_policy_that_needs_a_fifth_more_than_the_best_fails() -> None:
+    cells = [paper_setting(np.random.default_rng(seed), 12, 4, 1.2e9) for seed in range(40)]
+    sample = run_policies(cells, ["joint", "radio_first"])
+    worse = sample | {"radio_first": replace(sample["radio_first"], energy_j=1.2 * sample["radio_first"].energy_j)}
+    right, wrong = (
+        {check.name: check for check in _checks_at(EXPECTED, "radio_sweep", 1, "here", each)}
+        for each in (sample, worse)
     )
 
-    assert near.holds
-    assert not far.holds
+    assert right["energy of radio_first over joint, here"].holds
+    assert not wrong["energy of radio_first over joint, here"].holds
