@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from streaming.oracles import phase_type, reference_cell
+from streaming.oracles import phase_type, ps_cell, reference_cell
 from takeup.errors import BadInput
 from takeup.papers.qoe.fixed_length import fixed_length_stalls
 from takeup.papers.qoe.riccati import RiccatiSolver
-from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
+from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Player
 from takeup.streaming.numerics import invert_laplace
 

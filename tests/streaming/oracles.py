@@ -9,7 +9,7 @@ from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
 from takeup.core.arrays import Floats
-from takeup.streaming.chains import chain_of
+from takeup.streaming.chains import Flow, TaggedVideo, chain_of, shared_chain
 from takeup.streaming.model import Cell, Chain
 
 
@@ -105,3 +105,11 @@ def _kron(by_state: Floats, by_phase: Floats) -> Floats:
 def _exits(initial: Floats, rates: Floats) -> Floats:
     assert rates.shape == (len(initial), len(initial))
     return np.asarray(np.maximum(-rates.sum(axis=1), 0.0))
+
+
+def ps_cell(
+    speed: float, mean_s: float, arrivals_per_s: float, max_users: int, efficiency: Floats | None = None
+) -> Chain:
+    """Plain sharing: `speed` seconds of video per second for all, times `efficiency[n - 1]` when there are n users."""
+    flows = [Flow(arrivals_per_s, speed / mean_s)]
+    return shared_chain(flows, TaggedVideo(speed, mean_s), np.ones(max_users) if efficiency is None else efficiency)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.oracles import reference_cell
+from streaming.oracles import ps_cell, reference_cell
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming import chains
@@ -20,7 +20,6 @@ from takeup.streaming.chains import (
     chain_of,
     flow_generator,
     population,
-    ps_cell,
     shared_chain,
     stationary_law,
 )

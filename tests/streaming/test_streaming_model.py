@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from streaming.oracles import reference_cell
+from streaming.oracles import ps_cell, reference_cell
 from takeup.errors import BadInput
-from takeup.streaming.chains import ps_cell
 from takeup.streaming.model import Capacity, Cell, Chain, Estimate, Player, QoeMetrics, Views
 
 

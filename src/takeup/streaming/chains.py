@@ -214,14 +214,6 @@ def chain_of(cell: Cell, tagged: int = 0, slot_s: float = SLOT_S) -> Chain:
     return with_vbr(shared_chain(flows_of(cell), video, efficiency_of(cell), cell.capacity), cell.variation, PICTURES_S)
 
 
-def ps_cell(
-    speed: float, mean_s: float, arrivals_per_s: float, max_users: int, efficiency: Floats | None = None
-) -> Chain:
-    """Plain sharing: `speed` seconds of video per second for all, times `efficiency[n - 1]` when there are n users."""
-    flows = [Flow(arrivals_per_s, speed / mean_s)]
-    return shared_chain(flows, TaggedVideo(speed, mean_s), np.ones(max_users) if efficiency is None else efficiency)
-
-
 def flows_of(cell: Cell) -> list[Flow]:
     """The videos of a cell as kinds of flows, one for each class of views."""
     return [Flow(cell.arrivals_per_s * view.share, cell.speed / view.mean_s) for view in cell.views]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.oracles import reference_cell
+from streaming.oracles import ps_cell, reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.advice.qoe import expected_mos, mean_mos, mos
-from takeup.streaming.chains import chain_of, ps_cell
+from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Estimate, Player
 from takeup.streaming.solvers.fluid import DoublingSolver
 

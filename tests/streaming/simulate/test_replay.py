@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from streaming.oracles import ps_cell
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput, UnknownName
 from takeup.streaming.capacity_fit import MEAN_VIDEO_S, SPEEDS, THRESHOLDS_S, measured_stalls
-from takeup.streaming.chains import ps_cell
 from takeup.streaming.model import Cell, Player
 from takeup.streaming.playback import play
 from takeup.streaming.simulate.cell import simulate_cell

@@ -14,7 +14,7 @@ from streaming.plain_cell import plain_cell
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.model import Capacity, Cell, Player
-from takeup.streaming.simulate.cell import play_cell, play_log, simulate_cell, simulate_log
+from takeup.streaming.simulate.cell import log_levels, play_cell, simulate_cell, simulate_log
 
 CELL = Cell(7.5e6, 1e6, 0.7 * 7.5 / 60, max_users=10)
 
@@ -28,7 +28,7 @@ samples = st.lists(
 def test_a_cell_on_a_log_equals_the_plain_version(found: list[tuple[float, float]], start_s: float) -> None:
     durations_s, rates_bps = np.array(found).T
 
-    lived = play_log(CELL, Player(start_s), durations_s, rates_bps, num_videos=20, seed=3).records
+    lived = play_cell(CELL, Player(start_s), log_levels(durations_s, rates_bps), num_videos=20, seed=3).records
 
     mean_bps = (durations_s @ rates_bps) / durations_s.sum()
     log = [(duration_s, rate_bps / mean_bps) for duration_s, rate_bps in found]
@@ -42,7 +42,7 @@ def test_a_cell_on_a_log_equals_the_plain_version(found: list[tuple[float, float
 
 @pytest.mark.parametrize("num_samples", [1, 5])
 def test_a_log_that_never_changes_is_a_constant_capacity(num_samples: int) -> None:
-    played = play_log(CELL, Player(3.0), np.ones(num_samples), np.full(num_samples, 123.0), num_videos=500)
+    played = play_cell(CELL, Player(3.0), log_levels(np.ones(num_samples), np.full(num_samples, 123.0)), num_videos=500)
 
     constant = play_cell(CELL, Player(3.0), num_videos=500)
     np.testing.assert_allclose(played.records.startup_s, constant.records.startup_s, atol=1e-6)
@@ -92,7 +92,9 @@ def test_a_log_of_a_markov_chain_is_that_chain() -> None:
 def test_a_wait_through_an_outage_lasts_until_its_end() -> None:
     rare = replace(CELL, arrivals_per_s=1e-4, max_users=1)
 
-    lived = play_log(rare, Player(1.0), np.array([50.0, 50.0]), np.array([0.0, 1.0]), num_videos=2000).records
+    lived = play_cell(
+        rare, Player(1.0), log_levels(np.array([50.0, 50.0]), np.array([0.0, 1.0])), num_videos=2000
+    ).records
 
     assert 48 < lived.startup_s.max() <= 50 + 1 / 15 + 1e-6
     assert np.mean(lived.startup_s > 1) == pytest.approx(0.5, abs=0.05)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streaming.oracles import grid_empties, reference_cell
+from streaming.oracles import grid_empties, ps_cell, reference_cell
 from takeup.errors import BadInput
-from takeup.streaming.chains import chain_of, ps_cell, with_vbr
+from takeup.streaming.chains import chain_of, with_vbr
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.solvers.diffusion import DiffusionSolver
 from takeup.streaming.solvers.fluid import DoublingSolver

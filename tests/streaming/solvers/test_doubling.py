@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
 
-from streaming.oracles import reference_cell
+from streaming.oracles import ps_cell, reference_cell
 from takeup.papers.qoe.riccati import RiccatiSolver, psi_by_schur
-from takeup.streaming.chains import chain_of, ps_cell
+from takeup.streaming.chains import chain_of
 from takeup.streaming.numerics import expm_many, expm_of_rates
 from takeup.streaming.solvers.fluid import DoublingSolver, fluid_blocks, psi_by_doubling
 

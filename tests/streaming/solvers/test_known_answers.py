@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 from scipy.linalg import expm
 
+from streaming.oracles import ps_cell
 from takeup.core.arrays import Floats
-from takeup.streaming.chains import chain_of, ps_cell
+from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics, Views
 from takeup.streaming.simulate.tagged import play_tagged, simulate_tagged
 from takeup.streaming.solvers import SOLVERS

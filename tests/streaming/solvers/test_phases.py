@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
 
-from streaming.oracles import reference_cell
+from streaming.oracles import ps_cell, reference_cell
 from streaming.random_chains import chains
 from takeup.papers.qoe.fixed_length import law_of_stalls
-from takeup.streaming.chains import chain_of, ps_cell
+from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Chain
 from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.solution import WaitingPhase

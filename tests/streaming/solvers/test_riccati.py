@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
-from streaming.oracles import eigen_empties, reference_cell
+from streaming.oracles import eigen_empties, ps_cell, reference_cell
 from takeup.errors import BadInput, UnknownName
 from takeup.papers.qoe.riccati import RiccatiSolver
-from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
+from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.solvers import SOLVERS, find_solver
 from takeup.streaming.solvers.fluid import DoublingSolver

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.oracles import phase_type, reference_cell, with_phases
+from streaming.oracles import phase_type, ps_cell, reference_cell, with_phases
 from takeup.errors import BadInput
-from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
+from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Capacity, Cell, Chain
 from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.transforms import startup_atoms, startup_cdf

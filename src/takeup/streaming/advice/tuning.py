@@ -21,9 +21,8 @@ PRECISION_S = 1e-3
 #
 #     cost(q) = E[start-up delay](q) + w E[time in stalls](q),
 #
-# which falls at first (fewer stalls) and rises later (more
-# waiting), with one minimum in practice. A coarse grid of thresholds, denser near zero, finds its basin, a bounded
-# scalar search the minimum in it. The chain is solved once.
+# which falls at first (fewer stalls) and rises later (more waiting), with one minimum in practice. A coarse grid of
+# thresholds, denser near zero, finds its basin, a bounded scalar search the minimum in it. The chain is solved once.
 
 
 @dataclass(frozen=True, slots=True)

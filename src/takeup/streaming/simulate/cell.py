@@ -23,8 +23,6 @@ from takeup.streaming.simulate.video_records import (
 
 WARM_UP_SHARE = 0.05  # of the videos, which find the cell emptier than in steady state
 
-# Simulation of the whole cell: every arriving video has its own player, and all share the capacity of the cell --------
-#
 # Nothing of the mathematics is assumed here but the traffic itself, so this checks the chain that a tagged video is
 # said to see, not only its solution. An event is an arrival (also a blocked one), the end of a download, a change of
 # the capacity, a player that starts, stalls or resumes, or a viewer that gives up: here all viewers are equally
@@ -103,30 +101,21 @@ def _markov_levels(capacity: Capacity) -> CapacityLevels:
     return CapacityLevels(np.array(capacity.levels, np.float64), 1 / total[:, 0], upto, is_log=False)
 
 
-# The whole cell with the capacity of a throughput log, replayed again and again and scaled to the mean of the cell
-#
-# The cell says how much it delivers on average; the log says how that varies. A run must be long enough to replay the
-# log a few times, or the answer is about the part that was replayed.
-
-
 def simulate_log(
     cell: Cell, player: Player, durations_s: Floats, rates_bps: Floats, *, num_videos: int = 400_000, seed: int = 0
 ) -> QoeMetrics:
-    """What viewers experience in `cell` when its capacity follows the log; errors from batch means."""
-    played = play_log(cell, player, durations_s, rates_bps, num_videos=num_videos, seed=seed)
+    """What viewers experience in `cell` when its capacity follows the log, again and again, scaled to its own mean.
+
+    A run must be long enough to replay the log a few times, or the answer is about the part that was replayed.
+    """
+    if cell.capacity is not None:
+        raise BadInput("the capacity of the cell already changes; leave that out when a throughput log drives the cell")
+    played = play_cell(cell, player, log_levels(durations_s, rates_bps), num_videos=num_videos, seed=seed)
     return metrics_from_batches("throughput log", played.records)
 
 
-def play_log(
-    cell: Cell, player: Player, durations_s: Floats, rates_bps: Floats, *, num_videos: int = 400_000, seed: int = 0
-) -> CellRun:
-    """The same, video by video."""
-    if cell.capacity is not None:
-        raise BadInput("the capacity of the cell already changes; leave that out when a throughput log drives the cell")
-    return play_cell(cell, player, _log_levels(durations_s, rates_bps), num_videos=num_videos, seed=seed)
-
-
-def _log_levels(durations_s: Floats, rates_bps: Floats) -> CapacityLevels:
+def log_levels(durations_s: Floats, rates_bps: Floats) -> CapacityLevels:
+    """The capacity of a log, relative to its mean."""
     durations, rates = np.array(durations_s, np.float64), np.array(rates_bps, np.float64)
     _check_log(durations, rates)
     mean_bps = float(durations @ rates / durations.sum())

@@ -11,8 +11,6 @@ from takeup.streaming.simulate.video_records import VideoRecords
 
 ARRIVES, CAPACITY_CHANGES, DOWNLOADED, HAS_ENOUGH, RUNS_EMPTY, GIVES_UP = range(6)
 
-# Numba kernel: event-driven simulation of a whole cell, in which every video has its own player -----------------------
-#
 # How it works. All videos of a cell fill at the same rate, so two clocks serve them all. `received` is the content that
 # a video would have if it had been there from the beginning; `balance` is `received` minus the time, which is what
 # its buffer would do if it had always played. What lies ahead of a video is then a fixed mark on one of the clocks:
@@ -26,7 +24,7 @@ ARRIVES, CAPACITY_CHANGES, DOWNLOADED, HAS_ENOUGH, RUNS_EMPTY, GIVES_UP = range(
 # nearest of: the nearest mark of each kind, the next arrival, the next change of the capacity. Marks of a kind are kept
 # in a heap, so that an event costs the logarithm of the number of videos.
 
-# Numba kernel: an indexed min-heap of flows, from which any flow can be removed ---------------------------------------
+# An indexed min-heap of flows, from which any flow can be removed -----------------------------------------------------
 #
 # The key of an unused position is infinite, so that the top can be read without checking for an empty heap.
 

@@ -24,11 +24,7 @@ LEAST_WEIGHT = 1e-3  # of a video that goes on; what happens to rarer ones is le
 MOST_STARTS = 600
 NUM_RESAMPLES, NUM_BLOCKS, COVERAGE = 400, 6, 0.9
 NUM_LEVELS, NUM_SPREADS = 12, 1.5  # parts whose levels are compared, and how far apart two logs are, in their spread
-USUAL_SPREAD, LEAST_SHARE, MOST_SHARE = (
-    0.25,
-    0.5,
-    3.0,
-)  # calm links move by less
+USUAL_SPREAD, LEAST_SHARE, MOST_SHARE = 0.25, 0.5, 3.0  # calm links move by less
 SMALLEST_PART = 0.05  # of the mean rate; an outage of a whole part is no reason to scale a log to nothing
 NUM_PARTS = 4  # predicted from each other
 NUM_RETRIES, RETRY_S = 3, 1.0  # of a request, as in dash.js and Shaka

@@ -1,4 +1,9 @@
-"""Simulation of the whole cell slot by slot, with fading and with videos whose bitrate varies."""
+"""Simulation of the whole cell slot by slot, with fading and videos whose bitrate varies: what is a variance elsewhere.
+
+In every slot each user draws a Rayleigh channel; an opportunistic cell serves the one whose channel is best, any other
+cell shares the slot equally and has no fading. A video consists of groups of pictures that play equally long but are
+more or less data: a large group drains the buffer faster. A stall interrupts a group, and playback goes on in it.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,8 +26,6 @@ from takeup.streaming.simulate.video_records import (
     mean_patience_s,
     metrics_from_batches,
 )
-
-# Numba kernel: all users of the cell live through every slot ----------------------------------------------------------
 
 
 class SlotParameters(NamedTuple):
@@ -151,14 +154,6 @@ def _leave(user: Floats, gave_up: bool, now_s: float, lived: VideoRecords) -> No
         lived.stall_s[video] = user[STALLED]
         lived.finished_early[video] = waits and user[NUM_STALLS] == 0 and not gave_up
         lived.gave_up[video] = gave_up
-
-
-# The whole cell slot by slot, with fading and with videos whose bitrate varies: what equations reduce to a variance
-#
-# In every slot each user draws a Rayleigh channel; an opportunistic cell serves the one whose channel is best at the
-# moment, any other cell shares the slot equally and has no fading. A video consists of groups of pictures, each of
-# which plays equally long but is more or less data: content is measured in seconds at the mean bitrate, so that a large
-# group drains the buffer faster. A stall interrupts a group, and playback goes on where it was.
 
 
 @dataclass(frozen=True, slots=True)

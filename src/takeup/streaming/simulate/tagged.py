@@ -16,8 +16,6 @@ from takeup.streaming.simulate.video_records import VideoRecords, check_run, emp
 
 DOWNLOADED, GAVE_UP = -1, -2  # states of no return; the first is where a jump leads that ends the download
 
-# Numba kernel: each video walks through its chain from event to event -------------------------------------------------
-#
 # How it works. Within a state everything is linear: content comes in at the fill rate, and leaves at the drain rate
 # once playback has begun. So the next thing to happen is known exactly: the state changes, the buffer reaches its
 # threshold or zero, the last second of content arrives, or the viewer gives up. The walk jumps from one to the next.
@@ -132,16 +130,13 @@ def _next_state(walk: ChainWalk, state: int, chance: Generator) -> int:
     return int(walk.target[jump])
 
 
-# One video after the other, each alone on the chain that it sees: the quickest check of a solver ----------------------
-#
-# A video of fixed length ignores the end rates of the chain and counts the content that has come. A chain with variance
-# is refused: what varies within a state is for `slots`.
-
-
 def simulate_tagged(
     chain: Chain, player: Player, *, num_videos: int = 400_000, seed: int = 0, length_s: float | None = None
 ) -> QoeMetrics:
-    """What viewers experience on `chain`, from independent videos; `length_s` makes all of them equally long."""
+    """What viewers experience on `chain`, from independent videos.
+
+    With `length_s` all are equally long: the end rates are ignored, and the content that has come is counted.
+    """
     lived = play_tagged(chain, player, num_videos=num_videos, seed=seed, length_s=length_s)
     return metrics_from_independent("tagged videos", lived, chain.blocked_share)
 
@@ -194,9 +189,6 @@ def _chain_walk(chain: Chain, *, ends_by_itself: bool) -> ChainWalk:
         impatient=bool(chain.give_up.any()),
         initial_upto=np.cumsum(chain.initial),
     )
-
-
-# Tagged videos of every class of views together, each class as often as it arrives ------------------------------------
 
 
 def simulate_any_view(cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0) -> QoeMetrics:

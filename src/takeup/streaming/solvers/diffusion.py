@@ -16,8 +16,6 @@ Indices = npt.NDArray[np.intp]
 
 SMALLEST_VARIANCE = 1e-7  # per second; below it the noise moves a buffer by less than a frame in an hour
 
-# The exact answer for a buffer with scatter: Brownian noise on top of the drift, from fading or variable bit rate -----
-#
 # How it works. W(q) solves 1/2 Sigma W'' + D W' + T W = 0 (see `phases`). The states fall into
 #
 #     s  variance > 0              the noise can empty the buffer at once

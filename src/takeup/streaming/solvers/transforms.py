@@ -9,8 +9,6 @@ from takeup.streaming.model import Chain
 from takeup.streaming.numerics import censor_transforms, expm_many, expm_of_rates, invert_laplace, restore_transforms
 from takeup.streaming.solvers.solution import OUTAGE_FILL, check_seconds
 
-# The whole law of the start-up delay, with its atoms ------------------------------------------------------------------
-#
 # How it works. The transform of the delay of x seconds of video is, with T the rates that a waiting video sees,
 #
 #     E[e^(-s delay)] = pi ( V 1 + (I - V) (s I - T)^-1 end ),        V = expm(B^-1 (T - s I) x)
