@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from takeup.cluster.forecast.baselines import Persistence
-from takeup.cluster.forecast.features import Calendar, WeekCalendar
+from takeup.cluster.forecast.features import WeekCalendar
 from takeup.cluster.forecast.forecaster import DemandDistribution, Forecast, Forecaster, Scope
 from takeup.core.arrays import Floats
 from takeup.core.extras import need
@@ -37,7 +37,9 @@ Attributes = Sequence[tuple[int, ...]]  # of each series, such as GPU model, clu
 class OrgLinear(Forecaster):
     """The paper's demand estimator; the caller decides when to `train`, once a day in the paper."""
 
-    def __init__(self, attributes: Attributes, scope: Scope | None = None, calendar: Calendar | None = None) -> None:
+    def __init__(
+        self, attributes: Attributes, scope: Scope | None = None, calendar: WeekCalendar | None = None
+    ) -> None:
         super().__init__(scope, num_hours_kept=NUM_INPUT_HOURS)
         self.attributes, self.calendar = np.array(attributes, dtype=np.int64), calendar or WeekCalendar()
         self.before_training = Persistence(self.scope)

@@ -77,9 +77,10 @@ def control_jobs(folder: Path, clock: Clock, until_s: float | None) -> None:
     """Jobs come and go, a day passes in five minutes, and the journal is shortened."""
     from cluster.engines.slurm.fake_slurm import FakeSlurm
     from takeup.cluster.contract import StaticQuota
-    from takeup.cluster.engines.slurm import SlurmEngine, control, journal
+    from takeup.cluster.engines.slurm import SlurmEngine, journal
     from takeup.cluster.engines.slurm.commands import Slurm
     from takeup.cluster.policies import find_policy
+    from takeup.core.control import ControlLoop
 
     journal.MOST_LINES = 2000
     fake, draw, numbers = FakeSlurm(num_nodes=8), random.Random(1), count(1)
@@ -99,7 +100,8 @@ def control_jobs(folder: Path, clock: Clock, until_s: float | None) -> None:
             fake.jobs[str(number)] = row | {"job_id": number}
         clock.after(0.1, churn)
 
-    control(engine, find_policy("gfs", StaticQuota(0.5)), clock, period_s=0.1, on_problem=lambda _: None)
+    scheduler = find_policy("gfs", StaticQuota(0.5))
+    ControlLoop(clock, engine, scheduler, 0.1, on_problem=lambda _: None).start()
     clock.after(0.0, churn)
     clock.run(until_s)
 

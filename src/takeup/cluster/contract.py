@@ -86,7 +86,6 @@ class NoQuota:
     """Promise everything: no limit."""
 
     def quota(self, pool: str, evidence: Evidence) -> Quota:
-        """No limit, for ever."""
         return Quota(pool, {np.inf: np.inf})
 
 
@@ -98,5 +97,4 @@ class StaticQuota:
     hours: tuple[float, ...] = (1.0, 2.0, 4.0)
 
     def quota(self, pool: str, evidence: Evidence) -> Quota:
-        """A fixed share, whatever happens."""
         return Quota(pool, dict.fromkeys(self.hours, self.capacity_share * evidence.capacity_gpus))

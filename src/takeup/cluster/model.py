@@ -235,12 +235,10 @@ class Workload:
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs there are."""
         return len(self.job_kind)
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes there are."""
         return len(self.node_pool)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import Protocol
 
 from takeup.errors import BadInput
 
@@ -28,23 +27,6 @@ class Timer:
     def cancel(self) -> None:
         """Make sure that the action does not run (again)."""
         self.is_cancelled = True
-
-
-class Clock(Protocol):
-    """The clock interface of models and control loops."""
-
-    @property
-    def now(self) -> float:
-        """Seconds since the clock was made."""
-
-    def at(self, when_s: float, action: Action) -> Timer:
-        """Run `action` at `when_s`."""
-
-    def after(self, delay_s: float, action: Action) -> Timer:
-        """Run `action` in `delay_s` seconds."""
-
-    def run(self, until_s: float | None = None) -> None:
-        """Run everything due up to and including `until_s`, or until nothing is scheduled."""
 
 
 class VirtualClock:
@@ -99,6 +81,9 @@ class VirtualClock:
 
     def _wait_until(self, when_s: float) -> None:
         """Virtual time does not wait."""
+
+
+Clock = VirtualClock  # what models and control loops are given: virtual time, or real time behind the same methods
 
 
 class WallClock(VirtualClock):

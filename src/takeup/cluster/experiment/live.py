@@ -60,7 +60,6 @@ class _ObservedEngine:
     problem: str = "it was not looked at yet"
 
     def observe(self) -> State:
-        """The cluster as it is now."""
         try:
             self.last = self.engine.observe()
             self.problem = ""
@@ -75,7 +74,6 @@ class _ObservedEngine:
         return self.last
 
     def apply(self, decision: Decision) -> None:
-        """Carry one decision out."""
         self.engine.apply(decision)
 
 

@@ -24,7 +24,7 @@ from takeup.cluster.model import Grade, Kind, Offer, Quota, Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.gfs import at_price
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
-from takeup.cluster.quota.allocator import Goal, SpotPromise, SpotQuota, forecast_by
+from takeup.cluster.quota.allocator import Goal, SpotQuota, forecast_by
 from takeup.cluster.report.benefit import GpuPrices, benefit_of, benefit_series, benefit_table, days_table
 from takeup.cluster.report.forecasts import (
     ForecastRun,
@@ -209,22 +209,13 @@ class _OfferProbe:
     offers: tuple[Offer, ...] = ()
 
     def quota(self, pool: str, evidence: Evidence) -> Quota:
-        """What the source says."""
         quota = self.source.quota(pool, evidence)
         if self.asked is None and evidence.now_s >= self.moment_s:
-            sold = self._sold(evidence)
-            self.offers = self.source.offer(pool, evidence, self.num_gpus, self.num_nodes, sold)
-            self.asked = self._asked(pool, evidence, sold)
+            self.offers = self.source.offer(pool, evidence, self.num_gpus, self.num_nodes)
+            self.asked = self._asked(pool, evidence)
         return quota
 
-    def _sold(self, evidence: Evidence) -> tuple[SpotPromise, ...]:
-        """What runs under a promise counts as promised in the strongest way: when each ends is not in the evidence."""
-        if not evidence.guaranteed_gpus:
-            return ()
-        until_s = evidence.now_s + self.source.hours[-1] * HOUR_S
-        return (SpotPromise(evidence.guaranteed_gpus, until_s, self.source.probabilities[-1]),)
-
-    def _asked(self, pool: str, evidence: Evidence, sold: tuple[SpotPromise, ...]) -> OfferRequest:
+    def _asked(self, pool: str, evidence: Evidence) -> OfferRequest:
         menu, nodes = self.source.menu(pool, evidence), self.source.node_menu(pool, evidence)
         return OfferRequest(
             pool=pool,
@@ -239,7 +230,7 @@ class _OfferProbe:
             hours=menu.hours,
             probabilities=menu.probabilities,
             free_gpus=menu.free_gpus,
-            left_gpus=menu.available(sold, evidence.now_s),
+            left_gpus=menu.available(self.source.sold_of(evidence), evidence.now_s),
             free_nodes=nodes.free_gpus if nodes is not None else (),
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from takeup.cluster.forecast.anchored import AnchoredForecaster
 from takeup.cluster.forecast.baselines import LastWeekPeak, Persistence
-from takeup.cluster.forecast.features import Calendar
+from takeup.cluster.forecast.features import WeekCalendar
 from takeup.cluster.forecast.forecaster import Forecaster, Scope
 from takeup.core.compiled import drop_stale_code
 from takeup.errors import UnknownName
@@ -21,7 +21,7 @@ drop_stale_code(__file__)
 
 DEFAULT_MODEL = "anchored"
 
-MODELS: dict[str, Callable[[Scope | None, Calendar | None], Forecaster]] = {
+MODELS: dict[str, Callable[[Scope | None, WeekCalendar | None], Forecaster]] = {
     "anchored": AnchoredForecaster,
     "persistence": lambda scope, _: Persistence(scope),
     "last_week_peak": lambda scope, _: LastWeekPeak(scope),
@@ -29,7 +29,7 @@ MODELS: dict[str, Callable[[Scope | None, Calendar | None], Forecaster]] = {
 
 
 def make_forecaster(
-    name: str = DEFAULT_MODEL, scope: Scope | None = None, calendar: Calendar | None = None
+    name: str = DEFAULT_MODEL, scope: Scope | None = None, calendar: WeekCalendar | None = None
 ) -> Forecaster:
     """A fresh model of this name."""
     if name not in MODELS:

@@ -13,7 +13,7 @@ import numpy as np
 
 from takeup.cluster.forecast.baselines import EIGHT_WEEKS, with_prior
 from takeup.cluster.forecast.calibration import AdaptiveLevels, PendingForecasts, ResidualSummary, ResidualWindow
-from takeup.cluster.forecast.features import LONGEST_HOURS, Calendar, DemandFeatures, HourSimilarity, WeekCalendar
+from takeup.cluster.forecast.features import LONGEST_HOURS, DemandFeatures, HourSimilarity, WeekCalendar
 from takeup.cluster.forecast.forecaster import Forecast, Forecaster, Scope
 from takeup.core.arrays import Floats
 
@@ -109,7 +109,6 @@ class ExpertMixture:
         return np.asarray(raw / raw.sum(axis=2, keepdims=True))
 
     def grow(self, num_series: int) -> None:
-        """Add capacity for new series, whose experts start equal."""
         num_new = num_series - len(self.losses)
         self.losses = np.concatenate([self.losses, np.zeros((num_new, *self.losses.shape[1:]))])
         self.num_settled = np.concatenate([self.num_settled, np.zeros((num_new, *self.num_settled.shape[1:]))])
@@ -123,7 +122,7 @@ class AnchoredForecaster(Forecaster):
     """The current value plus a learned change, calibrated online, with persistence to fall back on."""
 
     def __init__(
-        self, scope: Scope | None = None, calendar: Calendar | None = None, num_window_hours: int = FOUR_WEEKS
+        self, scope: Scope | None = None, calendar: WeekCalendar | None = None, num_window_hours: int = FOUR_WEEKS
     ) -> None:
         super().__init__(scope, num_hours_kept=LONGEST_HOURS)
         num_hours, num_targets, num_levels = self.scope.num_hours, len(self.targets.leads), len(self.scope.levels)

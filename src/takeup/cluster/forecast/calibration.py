@@ -174,7 +174,6 @@ class PendingForecasts:
         self.rows = np.full((num_hours, 0, *shape), np.nan)
 
     def add(self, row: Floats) -> None:
-        """What is said now."""
         self.rows[self.next_slot] = row
         self.next_slot = (self.next_slot + 1) % self.num_hours
 
@@ -188,7 +187,6 @@ class PendingForecasts:
         return np.asarray(np.moveaxis(found, 0, 1))
 
     def grow(self, num_series: int) -> None:
-        """Make room for new series."""
         num_new = num_series - self.rows.shape[1]
         if num_new:
             empty = np.full((self.num_hours, num_new, *self.rows.shape[2:]), np.nan)
@@ -225,6 +223,5 @@ class AdaptiveLevels:
         return np.asarray(self.promised + self.shift)
 
     def grow(self, num_series: int) -> None:
-        """Make room for new series, which start as promised."""
         num_new = num_series - len(self.shift)
         self.shift = np.concatenate([self.shift, np.zeros((num_new, *self.shift.shape[1:]))])

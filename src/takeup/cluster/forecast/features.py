@@ -2,7 +2,6 @@
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,21 +9,9 @@ import numpy.typing as npt
 from takeup.cluster.forecast.forecaster import DemandHistory
 from takeup.core.arrays import Floats
 
-# Which hours are alike: the kind of day an hour falls on, behind a protocol so that any holiday table fits ------------
+# Which hours are alike: the kind of day an hour falls on --------------------------------------------------------------
 
 HOURS_A_DAY = 24
-
-
-class Calendar(Protocol):
-    """Sorts hours into kinds; hours are counted from any midnight."""
-
-    def day_kind(self, hour: int) -> int:
-        """A small number that is equal for days of the same kind, such as 0 for workdays and 1 for others."""
-        ...
-
-    def weekday(self, hour: int) -> int:
-        """0 for Monday to 6 for Sunday."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +96,7 @@ KEEP_SHARE = 0.9985  # of the weight, per hour of age: half after 19 days
 class HourSimilarity:
     """Weights of the hours in a window of residuals; slots as in `Residuals`."""
 
-    def __init__(self, calendar: Calendar, num_slots: int) -> None:
+    def __init__(self, calendar: WeekCalendar, num_slots: int) -> None:
         self.calendar, self.num_slots, self.next_slot = calendar, num_slots, 0
         self.day_kinds = np.full(num_slots, -1)
         apart = np.arange(HOURS_A_DAY)

@@ -334,25 +334,25 @@ class SpotQuota:
     ) -> tuple[Offer, ...]:
         """The best promises for a job that could start now, none if it could not; a gang needs `num_nodes` whole nodes.
 
-        `sold` are promises still running; without them, all guaranteed GPUs count as promised for ever.
+        `sold` are promises still running; without them, those that `sold_of` assumes.
         """
         if num_gpus < 1 or num_nodes < 0:
             raise BadInput(f"{num_gpus} GPUs on {num_nodes} whole nodes cannot be offered; ask for one GPU or more")
         if num_gpus > evidence.idle_gpus or num_nodes > evidence.idle_nodes:
             return ()
-        if not sold and evidence.guaranteed_gpus > 0:
-            strongest_s = evidence.now_s + self.hours[-1] * 3600.0
-            sold = (SpotPromise(evidence.guaranteed_gpus, strongest_s, self.probabilities[-1]),)
         menu = self.menu(pool, evidence)
         if num_nodes and (nodes := self.node_menu(pool, evidence)) is not None:
-            menu = _placeable(menu, nodes.available(self._sold_nodes(evidence), evidence.now_s), num_nodes)
-        return menu.offers(num_gpus, sold, evidence.now_s)
+            held = ceil(evidence.guaranteed_gpus * evidence.num_nodes / max(1.0, evidence.capacity_gpus))
+            left = nodes.available(self._strongest(held, evidence.now_s), evidence.now_s)
+            menu = _placeable(menu, left, num_nodes)
+        return menu.offers(num_gpus, sold or self.sold_of(evidence), evidence.now_s)
 
-    def _sold_nodes(self, evidence: Evidence) -> tuple[SpotPromise, ...]:
-        """The nodes that guaranteed jobs hold at least, as if promised for ever."""
-        num_nodes = ceil(evidence.guaranteed_gpus * evidence.num_nodes / max(1.0, evidence.capacity_gpus))
-        until_s = evidence.now_s + self.hours[-1] * 3600.0
-        return (SpotPromise(num_nodes, until_s, self.probabilities[-1]),) if num_nodes else ()
+    def sold_of(self, evidence: Evidence) -> tuple[SpotPromise, ...]:
+        """All guaranteed GPUs, as if promised in the strongest way: when each promise ends is not in the evidence."""
+        return self._strongest(evidence.guaranteed_gpus, evidence.now_s)
+
+    def _strongest(self, amount: float, now_s: float) -> tuple[SpotPromise, ...]:
+        return (SpotPromise(amount, now_s + self.hours[-1] * HOUR_S, self.probabilities[-1]),) if amount > 0 else ()
 
     def _menu(self, pool: str, state: _Pool, forecast: DemandForecast, capacity: float) -> Menu:
         columns = (self._free(state, forecast, capacity, level) for level in self.probabilities)

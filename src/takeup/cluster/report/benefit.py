@@ -52,11 +52,9 @@ class Benefit:
 
     @property
     def num_days(self) -> int:
-        """How many days were compared."""
         return int(self.usd.shape[1])
 
     def month_usd(self, pool: int | None = None) -> float:
-        """The mean day, thirty times."""
         return DAYS_A_MONTH * float(self._days(pool).mean())
 
     def interval_usd(self, seed: int, pool: int | None = None) -> Interval | None:

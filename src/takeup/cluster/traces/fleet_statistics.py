@@ -68,7 +68,6 @@ class PoolProfile:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of all nodes."""
         return sum(size * count for size, count in self.nodes)
 
     @property
@@ -78,7 +77,6 @@ class PoolProfile:
 
     @property
     def num_high_jobs(self) -> int:
-        """Jobs that are not spot."""
         return self.num_jobs - round(self.spot_share * NUM_SPOT_JOBS)
 
 

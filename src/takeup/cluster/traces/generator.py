@@ -162,7 +162,6 @@ class JobPieces:
     durations_s: Floats
 
     def at(self, places: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> JobPieces:
-        """Only these."""
         return JobPieces(self.job[places], self.starts_s[places], self.durations_s[places])
 
 

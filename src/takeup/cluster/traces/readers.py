@@ -253,14 +253,16 @@ def read_v2026(jobs: Path, nodes: Path, options: TraceOptions | None = None) -> 
         submit_s=rows["submit_time"] * unit,
         duration_s=rows["duration"] * unit,
     )
-    return load("v2026", rows, columns, _read_nodes(nodes, options), options, ())
+    return load("v2026", rows, columns, _read_nodes(nodes, _NODE_FIELDS, options), options, ())
 
 
-def _read_nodes(path: Path, options: TraceOptions) -> Nodes:
-    rows = read_fields(path, _NODE_FIELDS, strict=options.strict)
+def _read_nodes(path: Path, fields: tuple[Field, Field], options: TraceOptions) -> Nodes:
+    """The nodes of a list whose fields are model and GPUs; one without GPUs or model is none."""
+    rows = read_fields(path, fields, strict=options.strict)
     nodes: defaultdict[str, list[int]] = defaultdict(list)
-    for model, size in zip(rows["gpu_model"].tolist(), rows["gpu_capacity_num"].tolist(), strict=True):
-        nodes[model].append(int(size))
+    for model, size in zip(*(rows[each.name].tolist() for each in fields), strict=True):
+        if model and size >= 1:
+            nodes[model].append(int(size))
     return {model: tuple(sizes) for model, sizes in nodes.items()}
 
 
@@ -349,7 +351,7 @@ def read_openb(pods: Path, nodes: Path, options: TraceOptions | None = None) -> 
     rows.limit_times(times, options.time_unit_s, strict=options.strict)
     lasted = rows.columns["deletion_time"] - rows.columns["scheduled_time"]
     rows.check(~(lasted > 0), "deletion_time is not after the beginning", "deletion_time", strict=options.strict)
-    sizes = _read_openb_nodes(nodes, options)
+    sizes = _read_nodes(nodes, _OPENB_NODE_FIELDS, options)
     pool, num_drawn = _pools(rows["gpu_spec"], gpus[rows.used], sizes, options)
     submit_s = rows["creation_time"] * options.time_unit_s
     jobs = JobColumns(
@@ -369,15 +371,6 @@ def _gpus(rows: TraceRows) -> Floats:
     """Whole GPUs, or a share of one."""
     num_gpus, milli = rows.columns["num_gpu"], rows.columns["gpu_milli"]
     return np.asarray(np.where(num_gpus > 1, np.floor(num_gpus), num_gpus * (np.clip(milli, 0, 1000) / 1000)))
-
-
-def _read_openb_nodes(path: Path, options: TraceOptions) -> Nodes:
-    rows = read_fields(path, _OPENB_NODE_FIELDS, strict=options.strict)
-    nodes: defaultdict[str, list[int]] = defaultdict(list)
-    for model, size in zip(rows["model"].tolist(), rows["gpu"].tolist(), strict=True):
-        if model and size >= 1:
-            nodes[model].append(int(size))
-    return {model: tuple(sizes) for model, sizes in nodes.items()}
 
 
 def _pools(

@@ -83,7 +83,6 @@ class TraceRows:
             raise _bad_row(self.path, found, row, column)
 
     def check(self, wrong: Bools, reason: str, column: str, *, strict: bool) -> None:
-        """Refuse or skip."""
         if strict:
             self.refuse(wrong, reason, column)
         self.skip(wrong, reason)
@@ -218,7 +217,6 @@ class LoadedTrace:
 
     @property
     def num_skipped(self) -> int:
-        """Rows that are not in the workload."""
         return sum(self.skipped.values())
 
 

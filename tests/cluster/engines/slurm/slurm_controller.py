@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 from takeup.cluster.contract import StaticQuota
-from takeup.cluster.engines.slurm import SlurmEngine, control
+from takeup.cluster.engines.slurm import SlurmEngine
 from takeup.cluster.model import Decision, Hold, Job, Kind, Node, State, Waiting
 from takeup.cluster.policies import find_policy
 from takeup.core.clock import WallClock
-from takeup.core.control import ApplyOutcome
+from takeup.core.control import ApplyOutcome, ControlLoop
 
 PERIOD_S = 0.2
 
@@ -30,14 +30,14 @@ def tell(decision: Decision, outcome: ApplyOutcome) -> None:
 def work(conf: Path, journal: Path, policy: str, capacity_share: float) -> None:
     """Control Slurm until somebody kills us."""
     clock = WallClock()
-    control(
+    ControlLoop(
+        clock,
         SlurmEngine(journal, conf=conf),
         find_policy(policy, StaticQuota(capacity_share)),
-        clock,
-        period_s=PERIOD_S,
+        PERIOD_S,
         on_decision=tell,
         on_problem=lambda text: print(text, file=sys.stderr, flush=True),
-    )
+    ).start()
     clock.run()
 
 

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from cluster.engines.slurm.fake_slurm import FakeSlurm
-from takeup.cluster.engines.slurm import QosClasses, Slurm, SlurmEngine, control
+from takeup.cluster.engines.slurm import QosClasses, Slurm, SlurmEngine
 from takeup.cluster.engines.slurm.commands import CommandResult
 from takeup.cluster.engines.slurm.rows import NodeRow, past_workload
 from takeup.cluster.model import Decision, Evict, Kind, State
 from takeup.cluster.policies import find_policy
 from takeup.cluster.simulate import replay
 from takeup.core.clock import VirtualClock
+from takeup.core.control import ControlLoop
 from takeup.errors import TakeupError
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "sacct.json").read_text("utf-8"))["jobs"]
@@ -133,13 +134,14 @@ def test_a_dry_run_tells_what_it_would_do_and_changes_nothing() -> None:
     cluster.fake.run("spot", 8, "n0")
     told: set[tuple[type[Decision], str]] = set()
 
-    control(
+    ControlLoop(
+        clock,
         cluster.engine(),
         Ruthless(),
-        clock,
-        period_s=3600.0,
+        3600.0,
+        dry_run=True,
         on_decision=lambda decision, outcome: told.add((type(decision), outcome)),
-    )
+    ).start()
     clock.run(86_400)
 
     assert told == {(Evict, "dry run")}
@@ -165,7 +167,7 @@ def test_decisions_are_carried_out_unless_the_engine_only_looks() -> None:
     engine = cluster.engine()
     engine.read_only = False
 
-    control(engine, Ruthless(), clock, period_s=1.0)
+    ControlLoop(clock, engine, Ruthless(), 1.0).start()
     clock.run(0.5)
 
     assert cluster.fake.jobs["1"]["job_state"] == "COMPLETING"

@@ -203,14 +203,14 @@ class Client:
         headers = self._headers(content_type or CONTENT_TYPES.get(method, ""))
         is_kept = getattr(self._local, "connection", None) is not None
         try:
-            status, content = self._exchange(method, path, data, headers)
-        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-            if not is_kept:
-                raise ApiUnreachable(self._lost("it hung up")) from None
-            status, content = self._exchange_once_more(method, path, data, headers)
+            try:
+                return _checked(*self._exchange(method, path, data, headers))
+            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+                if not is_kept:
+                    raise ApiUnreachable(self._lost("it hung up")) from None
+                return _checked(*self._exchange(method, path, data, headers))
         except (OSError, http.client.HTTPException) as error:
             raise ApiUnreachable(self._lost(error)) from error
-        return _checked(status, content)
 
     def watch(self, path: str, timeout_s: float, **query: object) -> WatchStream:
         """Watch a path from now on, over a dedicated connection."""
@@ -223,12 +223,6 @@ class Client:
         if connection is not None:
             connection.close()
             self._local.connection = None
-
-    def _exchange_once_more(self, method: str, path: str, data: str | None, headers: Json) -> tuple[int, bytes]:
-        try:
-            return self._exchange(method, path, data, headers)
-        except (OSError, http.client.HTTPException) as error:
-            raise ApiUnreachable(self._lost(error)) from error
 
     def _exchange(self, method: str, path: str, data: str | None, headers: Json) -> tuple[int, bytes]:
         if getattr(self._local, "connection", None) is None:

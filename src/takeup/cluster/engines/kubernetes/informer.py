@@ -52,12 +52,10 @@ class Informer(Generic[Thing]):
     _thread: threading.Thread | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Begin to list and watch."""
         self._thread = threading.Thread(target=self._run, name=f"mirror {self.path}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more."""
         self._stop.set()
         if self._watch is not None:
             self._watch.end()

@@ -62,7 +62,6 @@ class KubernetesLedger:
     )  # by owner: counts for the pods that replace evicted ones
 
     def note_eviction(self, pods: Iterable[Pod], when_s: float) -> None:
-        """A job was evicted."""
         pods = tuple(pods)
         job_id, owner = pods[0].job_id, pods[0].owner
         self.evictions.append(Eviction(job_id, when_s, tuple(pod.node for pod in pods)))
@@ -235,7 +234,6 @@ class KubernetesSnapshot:
         return next(short, "")
 
     def take(self, pod: Pod, node: str) -> None:
-        """A pod is bound to a node."""
         self.free[node] -= pod.gpus
         _take(self.spare[node], pod)
 

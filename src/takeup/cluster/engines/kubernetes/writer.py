@@ -202,7 +202,6 @@ class QuotaStore:
         return {pool: quota for pool, quota in quotas.items() if quota is not None}
 
     def write(self, quotas: Mapping[str, Quota]) -> None:
-        """Replace what is there."""
         data = {pool: json.dumps({str(h): str(g) for h, g in it.gpus_by_hours.items()}) for pool, it in quotas.items()}
         body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}, "data": data}
         try:

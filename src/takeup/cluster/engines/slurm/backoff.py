@@ -23,13 +23,11 @@ class Backoff:
             raise SlurmDown("Slurm did not answer; it will be asked again in a while")
 
     def failed(self) -> None:
-        """Record a failed call, and double the delay."""
         wait_s = min(self.most_s, self.first_s * 2.0 ** min(self.num_failures, 30))
         self.num_failures += 1
         self._until_s = self.monotonic() + wait_s
 
     def succeeded(self) -> None:
-        """Record a successful call, and reset the delay."""
         self.num_failures, self._until_s = 0, -inf
 
 
@@ -48,5 +46,4 @@ class JobBackoff:
         self._until_s[name] = now_s + self._waits_s[name]
 
     def names(self, now_s: float) -> set[str]:
-        """The jobs that are backing off at `now_s`."""
         return {name for name, until_s in self._until_s.items() if now_s < until_s}

@@ -115,7 +115,6 @@ class Slurm:
         self._hedged = HedgedCalls(self.call)
 
     def nodes(self) -> list[Row]:
-        """All nodes as Slurm shows them."""
         return self._table("nodes", "sinfo", "--json")
 
     def jobs(self) -> list[Row]:
@@ -128,7 +127,6 @@ class Slurm:
         return self._table("jobs", "sacct", "--json", "--allusers", "--duplicates", *times)
 
     def known_qos(self) -> set[str]:
-        """The names of all qualities of service."""
         return set(self._do("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name").split())
 
     def place(self, job: str, nodes: Sequence[str], *settings: str, is_urgent: bool = False) -> None:

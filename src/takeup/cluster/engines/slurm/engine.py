@@ -13,7 +13,6 @@ instead of looking again a second later.
 Nothing is done on a stale state: if a round takes too long, or the clock goes backwards, the rest of it is refused.
 """
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,7 +22,6 @@ from datetime import datetime
 from math import floor, isfinite
 from pathlib import Path
 
-from takeup.cluster.contract import Scheduler
 from takeup.cluster.engines.slurm.backoff import Backoff, JobBackoff
 from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown, caller
 from takeup.cluster.engines.slurm.journal import Journal, Notice, SlurmLedger
@@ -41,8 +39,6 @@ from takeup.cluster.engines.slurm.rows import (
 )
 from takeup.cluster.engines.slurm.snapshot import ClusterSnapshot, build_state, named_nodes
 from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State, Workload
-from takeup.core.clock import Clock
-from takeup.core.control import ApplyOutcome, ControlLoop
 from takeup.errors import BadInput, TakeupError
 
 GATE = "takeup gate"  # the AdminComment of a job that the gate holds
@@ -384,33 +380,3 @@ def _explained(row: JobRow, reason: str) -> list[str]:
     names = named_nodes(row, read_remarks(row.comments, 0.0))
     only = f" takeup only={','.join(names)}" if names else ""  # our nodes replace the list that its owner gave
     return [f"AdminComment={EXPLAINS} {reason[:200]}{only}"]
-
-
-# Runs a scheduler on Slurm indefinitely -------------------------------------------------------------------------------
-
-PERIOD_S = 0.5
-
-logger = logging.getLogger("takeup")
-
-
-def control(
-    engine: SlurmEngine,
-    scheduler: Scheduler,
-    clock: Clock,
-    *,
-    period_s: float = PERIOD_S,
-    on_decision: Callable[[Decision, ApplyOutcome], None] | None = None,
-    on_problem: Callable[[str], None] = logger.warning,
-) -> ControlLoop[State, Decision]:
-    """A loop, already started, that works while the clock runs; an engine that only looks makes it a dry run."""
-    loop: ControlLoop[State, Decision] = ControlLoop(
-        clock,
-        engine,
-        scheduler,
-        period_s,
-        dry_run=engine.read_only,
-        on_decision=on_decision,
-        on_problem=on_problem,
-    )
-    loop.start()
-    return loop
