@@ -28,6 +28,8 @@ PAPERS = {
     "instgenie": "FlashPS: Efficient Generative Image Editing with Mask-aware Caching (InstGenIE, EuroSys 2026)",
 }
 
+Numbers: TypeAlias = dict[str, Any]  # the expected numbers of a paper, as its file has them
+
 
 class PaperScenario(Scenario):
     """Which paper to reproduce."""
@@ -51,7 +53,7 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
     return reproduce(validate(PaperScenario, values, source).paper, quiet=quiet)
 
 
-def numbers(paper: str) -> dict[str, Any]:
+def numbers(paper: str) -> Numbers:
     """The expected numbers of a paper, as stored in its file."""
     return tomllib.loads((files(__package__) / "numbers" / f"{paper}.toml").read_text(encoding="utf-8"))
 
@@ -67,7 +69,7 @@ class Findings(NamedTuple):
     series: tuple[Series, ...] = ()
 
 
-Part: TypeAlias = Callable[[Any], Findings]
+Part: TypeAlias = Callable[[Numbers], Findings]
 
 
 def of_kind(exercises: Exercises, checks: Iterable[Check]) -> tuple[Check, ...]:
@@ -78,7 +80,7 @@ def of_kind(exercises: Exercises, checks: Iterable[Check]) -> tuple[Check, ...]:
 def with_kind(exercises: Exercises, part: Part) -> Part:
     """The same part, whose checks exercise this."""
 
-    def found(expected: Mapping[str, Any]) -> Findings:
+    def found(expected: Numbers) -> Findings:
         findings = part(expected)
         return findings._replace(checks=of_kind(exercises, findings.checks))
 

@@ -6,13 +6,12 @@ pipeline of eight stages is simulated with equal operation times, and compared a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Report, Series, Table
 from takeup.core.seeds import Streams
-from takeup.papers import Findings, report_parts, with_kind
+from takeup.papers import Findings, Numbers, report_parts, with_kind
 from takeup.training.pipelines.planners.adaptra import Adaptra, AdaptraAsPublished, AdaptraInitial
 from takeup.training.pipelines.planners.baselines import OneFOneB
 from takeup.training.pipelines.planners.warmups import spread_warmups
@@ -23,8 +22,6 @@ from takeup.training.report import gantt
 from takeup.training.traces.profiles import random_profile
 
 # Helpers shared by the reproduction: pipelines of equal operations, and times in milliseconds -------------------------
-
-Numbers = Mapping[str, Any]
 
 
 def profile_with_latencies(

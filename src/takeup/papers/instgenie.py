@@ -6,12 +6,11 @@ templates by Zipf's law.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Report, Table
-from takeup.papers import Findings, report_parts, with_kind
+from takeup.papers import Findings, Numbers, report_parts, with_kind
 from takeup.serving.editing.planner.block_formats import FORMATS, BlockCost, Format, greedy_plan, plan_formats, step_s
 from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL, costs_of, flop_of
 from takeup.serving.scheduling.edit_routing import EDIT_ROUTES, StepCosts, fifo, similar_masks
@@ -19,7 +18,6 @@ from takeup.serving.simulate.edits import EditFleet, generate_edits, simulate_ed
 
 # Template sizes, operation counts of masked steps, load plans, and routing of edits -----------------------------------
 
-Numbers: TypeAlias = dict[str, Any]
 NETWORKS = {"sdxl": SDXL, "flux": FLUX}
 BYTES, GIB = 2, 2**30
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
-from takeup.papers import Findings
+from takeup.papers import Findings, Numbers
 from takeup.training.stragglers.detect.change_points import ChangePointDetector
 from takeup.training.stragglers.detect.kernels import (
     RunPrior,
@@ -164,7 +163,6 @@ class OnlineChangePoints:
     least_ratio: float = 0.1
 
     def alarms(self, times_s: Floats) -> list[Alarm]:
-        """All alarms of a stream."""
         logs = np.log(times_s)
         fresh, near = np.zeros((2, len(logs)))
         prior = RunPrior(float(np.median(logs[:20])), 0.1, 2.0, 2 * self.spread**2, self.hazard)
@@ -204,7 +202,6 @@ def verify_change(times_s: Floats, began: int, start: int, end: int) -> float:
 
 # Tables --------------------------------------------------------------------------------------------------------------
 
-Numbers: TypeAlias = dict[str, Any]
 CAUSES = ("none", "cpu_contention", "gpu_degradation", "network_congestion", "several")
 
 

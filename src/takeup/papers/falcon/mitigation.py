@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.papers import Findings
+from takeup.papers import Findings, Numbers
 from takeup.training.stragglers.remedy.rebalance import rebalance
 from takeup.training.stragglers.remedy.restart import (
     LINK_MINUTES,
@@ -22,7 +21,6 @@ from takeup.training.traces.slowdowns import LARGE_MINUTES
 
 # Micro-batches for slow groups, stragglers gathered in few stages, recovery at scale, and when to act -----------------
 
-Numbers: TypeAlias = dict[str, Any]
 MICROBATCHES_EACH = 16
 SEVERITIES = ("weak", "medium", "severe")
 

@@ -15,11 +15,10 @@ from takeup.cluster.traces import generate
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Table
 from takeup.core.seeds import Streams
-from takeup.papers import Findings, numbers, of_kind, paper_report
+from takeup.papers import Findings, Numbers, numbers, of_kind, paper_report
 from takeup.papers.gfs.ablations import PURPOSES, ablation_findings
 from takeup.papers.gfs.baselines import (
     STOCK,
-    Numbers,
     SpotLoad,
     against_baselines,
     baseline_forms_table,

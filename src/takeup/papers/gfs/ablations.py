@@ -17,8 +17,8 @@ from takeup.cluster.policies import find_policy
 from takeup.cluster.quota.allocator import SpotQuota, forecast_by
 from takeup.cluster.scheduling.outcome import Outcome
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.papers import Findings
-from takeup.papers.gfs.baselines import Numbers, SpotLoad, WarmStart, draw_workload
+from takeup.papers import Findings, Numbers
+from takeup.papers.gfs.baselines import SpotLoad, WarmStart, draw_workload
 
 QUOTAS: dict[str, Callable[[WarmStart], SpotQuota]] = {
     "full": lambda taught: SpotQuota(make_forecast=taught),

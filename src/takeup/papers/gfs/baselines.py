@@ -8,7 +8,6 @@ easily beaten. As their own papers describe them, they all backfill.
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from takeup.cluster.simulate import ReplayPrefix
 from takeup.cluster.traces import generate
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
-from takeup.papers import Findings
+from takeup.papers import Findings, Numbers
 
 # Warm start of the forecast: trained once on the hours before a window, for all schedulers compared in it -------------
 #
@@ -47,13 +46,11 @@ class WarmStart:
             self._forecast.learn(outcome.demand_gpus[0, known:end], float(outcome.capacity_gpus[0]))
 
     def __call__(self) -> HourlyDemand:
-        """An independent copy."""
         return deepcopy(self._forecast)
 
 
 # Three spot loads under all schedulers: GFS against the mean of the four baselines of the paper -----------------------
 
-Numbers = Mapping[str, Any]
 DAY_S = 86_400.0
 
 
@@ -72,7 +69,6 @@ class SpotLoad:
     begun: dict[tuple[float, float], ReplayPrefix] = field(default_factory=dict)
 
     def metrics(self, policy: str) -> Metrics:
-        """Metrics of a scheduler over the window."""
         return self.outcomes[policy].metrics()
 
     def replay(self, expected: Numbers, scheduler: RuleBasedScheduler) -> Outcome:

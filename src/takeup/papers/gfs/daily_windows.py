@@ -19,8 +19,8 @@ from takeup.cluster.scheduling.outcome import Metrics
 from takeup.cluster.simulate import ReplayPrefix
 from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.papers import Findings
-from takeup.papers.gfs.baselines import DAY_S, Numbers, SpotLoad, WarmStart, window_s
+from takeup.papers import Findings, Numbers
+from takeup.papers.gfs.baselines import DAY_S, SpotLoad, WarmStart, window_s
 
 SCHEDULERS = ("fifo", "gfs_published", "gfs")
 TINY = 1e-9

@@ -12,8 +12,8 @@ from takeup.cluster.quota.allocator import SpotQuota
 from takeup.cluster.scheduling.outcome import Metrics
 from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.papers import Findings
-from takeup.papers.gfs.baselines import STOCK, Numbers, SpotLoad
+from takeup.papers import Findings, Numbers
+from takeup.papers.gfs.baselines import STOCK, SpotLoad
 
 # Every draw under FIFO, under GFS with hourly checkpoints and where jobs save when told, and under stock kube ---------
 

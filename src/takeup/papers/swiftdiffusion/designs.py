@@ -4,14 +4,14 @@ Systems are compared in seconds per image and images per GPU-minute, without and
 """
 
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from takeup.core.report import Cell, Check, Column, Series, Table
 from takeup.core.seeds import Streams
-from takeup.papers import Findings
+from takeup.papers import Findings, Numbers
 from takeup.serving.experiment import RatePoint, ServingScenario, arrivals_of, queue_report, serve
 from takeup.serving.model import Arrival, QueueOutcome
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, bound_for, measured_bound, shared_loads
@@ -20,7 +20,6 @@ from takeup.serving.traces.adapter_accesses import generate_accesses
 
 # Results of formulas: speed-ups, bytes on the wire, the bound K, sums of LoRAs, and drift by subtraction --------------
 
-Numbers: TypeAlias = dict[str, Any]
 Floats: TypeAlias = npt.NDArray[np.float32]
 NUMBER_FORMATS = ("bfloat16", "float16", "float32")
 

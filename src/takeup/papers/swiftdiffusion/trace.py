@@ -1,18 +1,15 @@
 """The measured services: adapters per request, popularity, locality, and cache loads."""
 
-from typing import Any, TypeAlias
-
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Series, Source, Table
 from takeup.core.seeds import Streams
-from takeup.papers import Findings
+from takeup.papers import Findings, Numbers
 from takeup.serving.model import Access
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
 from takeup.serving.simulate.adapter_cache import replay_adapters
 from takeup.serving.traces.adapter_accesses import MEASURED, generate_accesses
 
-Numbers: TypeAlias = dict[str, Any]
 KINDS = tuple(MEASURED)
 SIZES = range(1, 11)
 INDEPENDENT_NOTE = "hangs on how many requests the drawn instances have: 0.29 to 0.34 for service B; shown, not judged"
