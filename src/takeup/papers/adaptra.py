@@ -21,8 +21,6 @@ from takeup.training.pipelines.timing.evaluation import generate_schedule, least
 from takeup.training.report import gantt
 from takeup.training.traces.profiles import random_profile
 
-# Helpers shared by the reproduction: pipelines of equal operations, and times in milliseconds -------------------------
-
 
 def profile_with_latencies(
     expected: Numbers, num_stages: int, num_microbatches: int, latencies_ms: Mapping[int, float]
@@ -49,8 +47,6 @@ def to_ms(seconds: float) -> float:
     """Milliseconds, rounded to the nanosecond."""
     return round(1e3 * seconds, 6)
 
-
-# Figures 4 and 5, and Theorem 1: a delay within the slack of a schedule is paid once, beyond it repeatedly ------------
 
 ZERO_BUBBLE = (7, 5, 3, 1)  # 2 (S - i) - 1 forwards before the first backward
 
@@ -113,9 +109,6 @@ def _extra_ms(expected: Numbers, slackness: int, delays_ms: list[float]) -> list
 
 def _exact_check(name: str, ours: float, known: float, source: str) -> Check:
     return Check.near(name, ours, known, 1e-6, unit="ms", source="paper" if source == "paper" else "measured")
-
-
-# First plans that keep their slack, queues, bounded memory, and the gap of plans to the lower bound -------------------
 
 
 def first_plans(expected: Numbers) -> Findings:

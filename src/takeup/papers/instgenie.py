@@ -16,8 +16,6 @@ from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL, costs_of
 from takeup.serving.scheduling.edit_routing import EDIT_ROUTES, StepCosts, fifo, similar_masks
 from takeup.serving.simulate.edits import EditFleet, generate_edits, simulate_edits
 
-# Template sizes, operation counts of masked steps, load plans, and routing of edits -----------------------------------
-
 NETWORKS = {"sdxl": SDXL, "flux": FLUX}
 BYTES, GIB = 2, 2**30
 

@@ -137,8 +137,6 @@ def _notes(workload: Workload, notes: tuple[str, ...]) -> tuple[str, ...]:
     return (fleet, *notes)
 
 
-# What could be promised to a job at one moment of a trace, after everything that was promised before ------------------
-
 TICK_S, HOUR_S = 300.0, 3600.0  # quotas are made every five minutes
 
 
@@ -234,8 +232,6 @@ class _OfferProbe:
             free_nodes=nodes.free_gpus if nodes is not None else (),
         )
 
-
-# Models of demand on a trace, or on a table with one column for each pool ---------------------------------------------
 
 MEDIAN = 0.5
 HOURS_A_DAY = 24

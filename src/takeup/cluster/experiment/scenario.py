@@ -133,8 +133,6 @@ def report_on(
     return Report(title, "cluster", scenario.model_dump(), scenario.seed, tables, series, checks, notes)
 
 
-# The workload of a scenario: drawn or read, cut to pools and days, with notes on what was inferred or skipped ---------
-
 DAY_S, HOUR_S = 86_400.0, 3600.0
 DEFAULT_WORKLOAD = "small"
 Notes = tuple[str, ...]

@@ -74,8 +74,6 @@ class SharedRidge:
         self.weights[series] = self.shared + np.linalg.solve(penalised, products - squares @ self.shared)
 
 
-# Several experts, one answer: quantiles averaged by weights that vanish for experts that lost on recent hours ---------
-
 MEMORY_HOURS = 336
 SHARPNESS = 20.0  # an expert that loses by a tenth weighs e^-2 of the best
 

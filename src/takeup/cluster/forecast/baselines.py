@@ -50,8 +50,6 @@ def with_prior(spread: ResidualSummary, counts: npt.NDArray[np.int64], now: Floa
     return ResidualSummary(quantiles, seen * spread.mean, seen * spread.variance + (1 - seen) * guess**2)
 
 
-# Last week's peak: reserve the highest demand of the past 168 hours, the ablation of the GFS paper --------------------
-
 HOURS_A_WEEK = 168
 
 

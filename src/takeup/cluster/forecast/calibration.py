@@ -117,9 +117,6 @@ def weighted_quantiles(
             moments[series, target, 1] = max(0.0, second / total - mean * mean) if place >= 0 else 0.0
 
 
-# The last weeks of forecast errors per series and target, with quantiles kept ready -----------------------------------
-
-
 class ResidualSummary(NamedTuple):
     """Quantiles `[series, target, level]`, means and variances `[series, target]` of a window."""
 
@@ -161,9 +158,6 @@ class ResidualWindow:
             self.values = np.concatenate([self.values, np.full((*shape, self.num_slots), np.nan)])
             self.order = np.concatenate([self.order, np.zeros((*shape, self.num_slots), dtype=np.int32)])
             self.counts = np.concatenate([self.counts, np.zeros(shape, dtype=np.int64)])
-
-
-# Statements waiting for their outcome: what was said is compared when the last hour it spoke of is over ---------------
 
 
 class PendingForecasts:

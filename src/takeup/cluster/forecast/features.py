@@ -9,8 +9,6 @@ import numpy.typing as npt
 from takeup.cluster.forecast.forecaster import DemandHistory
 from takeup.core.arrays import Floats
 
-# Which hours are alike: the kind of day an hour falls on --------------------------------------------------------------
-
 HOURS_A_DAY = 24
 
 
@@ -84,8 +82,6 @@ class DemandFeatures:
         hour[:, [0, 1 + (history.hour or 0) % HOURS_A_DAY]] = 1.0
         return np.hstack([moves, hour])
 
-
-# How much a past hour says about a coming one: the same time of day, the same kind of day, and not long ago -----------
 
 KERNEL_HOURS = 1.0
 OTHER_HOURS_WEIGHT = 0.05  # what an hour at another time of day still counts

@@ -110,8 +110,6 @@ def next_hours_table(run: ForecastRun, capacity_gpus: Floats) -> Table:
     return Table(f"The next hours, {run.model}, with {run.level:.0%}", columns, rows)
 
 
-# What can be promised now, and why: offers for a job, and the whole menu ----------------------------------------------
-
 MenuRows = tuple[tuple[float, ...], ...]
 
 

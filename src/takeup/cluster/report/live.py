@@ -103,8 +103,6 @@ def _state_row(state: State, pool: str) -> tuple[Cell, ...]:
     return (pool, capacity, *used.values(), max(0.0, capacity - sum(used.values())), waiting)
 
 
-# A controller for Prometheus: what it has done and what the cluster looks like, in its text format --------------------
-
 Labels = Mapping[str, object]
 
 

@@ -19,8 +19,6 @@ from takeup.core.arrays import Floats, Ints
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, UnknownName
 
-# Owners of jobs: a few organisations own most of a pool, and a long tail owns the rest --------------------------------
-
 TAIL_DECAY = 0.95  # share of each tail organisation relative to the one before
 
 
@@ -181,8 +179,6 @@ def cut_before(pieces: JobPieces, from_s: float) -> JobPieces:
     left_s = pieces.starts_s + pieces.durations_s - begin_s
     return JobPieces(pieces.job, begin_s - from_s, left_s).at(left_s >= 1.0)
 
-
-# The jobs of one pool: drawn for all months, then cut to the window ---------------------------------------------------
 
 WINDOW_S = published.NUM_DAYS * DAY_S
 

@@ -28,8 +28,6 @@ from takeup.core.limits import MOST_COUNT
 from takeup.core.trace import column_names
 from takeup.errors import BadInput, BadTrace
 
-# A table with one row for each job, under whatever names its columns have ---------------------------------------------
-
 ONE_POOL, ONE_ORGANISATION = "gpu", "everyone"
 
 
@@ -186,8 +184,6 @@ def _needed(path: Path, found: Sequence[str], names: Sequence[str], what: str, o
         raise BadTrace(path, f"{expected}; rename it")
     return column
 
-
-# A trace file of any format known, recognised by its columns ----------------------------------------------------------
 
 OPENB_NODES = "openb_node_list_gpu_node.csv"
 

@@ -147,9 +147,6 @@ def _node_gpus(document: Any) -> Iterator[tuple[str, int]]:
         yield item["metadata"].get("labels", {}).get("nvidia.com/gpu.product", "gpu"), count
 
 
-# Readers: each yields records ----------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _records_of(path: Path, expected: str) -> Iterator[None]:
     """What damage raises, and what a record of another shape raises, as an error about the file."""
@@ -263,9 +260,6 @@ def _pods(items: Iterable[dict[str, Any]]) -> Iterator[JobRecord]:
             spec.get("nodeSelector", {}).get("nvidia.com/gpu.product", "gpu"), meta.get("namespace", "everyone"),
             {"priority_class": spec.get("priorityClassName", ""), **labels},
         )  # fmt: skip
-
-
-# From records to a workload ------------------------------------------------------------------------------------------
 
 
 def _merged(records: Iterable[JobRecord]) -> list[JobRecord]:

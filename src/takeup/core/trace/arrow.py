@@ -21,8 +21,6 @@ from takeup.core.limits import check_rows, unpacked
 from takeup.core.trace.table import TraceColumn, diagnose, find_columns, table_format
 from takeup.errors import BadInput, BadTrace
 
-# Reading trace tables by pyarrow: CSV and Parquet of any size ---------------------------------------------------------
-
 TraceTable = dict[str, npt.NDArray[Any]]
 
 _TYPES = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
@@ -119,9 +117,6 @@ def _fits(column: TraceColumn, found: pa.DataType) -> bool:
         return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain))
     is_whole = bool(pa.types.is_integer(found))
     return is_whole or (column.kind == "float" and bool(pa.types.is_floating(found) or pa.types.is_decimal(found)))
-
-
-# Write trace tables atomically, in the format given by the file name --------------------------------------------------
 
 
 def write_table(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -21,8 +21,6 @@ from takeup.core.extras import need
 from takeup.core.limits import text_lines, unpacked
 from takeup.errors import BadTrace, UnknownName
 
-# What a trace column must hold ----------------------------------------------------------------------------------------
-
 Kind = Literal["int", "float", "text"]
 FORMATS = (".csv", ".csv.gz", ".parquet")
 

@@ -26,8 +26,6 @@ from takeup.training.traces.slowdowns import (
     draw_stream,
 )
 
-# Score slowdown detectors on streams with known ground truth, by the published metrics and the standard ones ----------
-
 WARM_UP = 40  # warm-up iterations that are ignored for every detector
 SOONEST, LATEST = -5, 25  # an alarm within this many iterations of a change is a true positive
 

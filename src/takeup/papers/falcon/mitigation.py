@@ -19,8 +19,6 @@ from takeup.training.stragglers.remedy.restart import (
 )
 from takeup.training.traces.slowdowns import LARGE_MINUTES
 
-# Micro-batches for slow groups, stragglers gathered in few stages, recovery at scale, and when to act -----------------
-
 MICROBATCHES_EACH = 16
 SEVERITIES = ("weak", "medium", "severe")
 
@@ -172,9 +170,6 @@ def _losses_s(remedies: Sequence[Remedy], law: DurationDistribution) -> tuple[fl
         expected_loss_s(plan_escalation(remedies, law), law),
     )
     return nothing_s, published_s, planned_s, float(np.mean(best_s))
-
-
-# Node swaps, slow devices gathered in few stages, and one job with both faults ----------------------------------------
 
 
 def swaps(expected: Numbers) -> Findings:

@@ -29,8 +29,6 @@ from takeup.papers.gfs.baselines import (
 from takeup.papers.gfs.daily_windows import one_day_findings, replay_one_day_windows
 from takeup.papers.gfs.fifo import COMPARED, against_fifo
 
-# The forecast on drawn demand: whether its 90 % quantile is calibrated, and what last week's peak would reserve -------
-
 FORECAST_MODELS = ("anchored", "persistence", "last_week_peak")
 HOURS_A_DAY = 24
 
@@ -51,9 +49,6 @@ def forecast_calibration(expected: Numbers) -> Findings:
         Check.at_most("forecast, pinball over last week's peak", over_peak, part["pinball_over_last_week_peak"]),
     )
     return Findings(checks, (forecast_table(list(runs.values())),), (forecast_series(ours),))
-
-
-# The printed benefit in GPU-hours and dollars, and the benefit of GFS here at the same price --------------------------
 
 
 def monetary_benefit(expected: Numbers, medium: SpotLoad) -> Findings:

@@ -49,8 +49,6 @@ class WarmStart:
         return deepcopy(self._forecast)
 
 
-# Three spot loads under all schedulers: GFS against the mean of the four baselines of the paper -----------------------
-
 DAY_S = 86_400.0
 
 
@@ -107,8 +105,6 @@ def replay_load(expected: Numbers, name: str, seed: int, policies: Sequence[str]
         tick()
     return load
 
-
-# Against the baselines ------------------------------------------------------------------------------------------------
 
 QUANTITIES: dict[str, Callable[[Metrics], float]] = {
     "spot eviction rate": lambda metrics: metrics.eviction_rate,

@@ -15,8 +15,6 @@ from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers import Findings, Numbers
 from takeup.papers.gfs.baselines import STOCK, SpotLoad
 
-# Every draw under FIFO, under GFS with hourly checkpoints and where jobs save when told, and under stock kube ---------
-
 COMPARED = ("fifo", "gfs", "gfs_notice", "kube")
 SAVES, HOUR_S = "gfs_notice", 3600.0
 NORMAL_95 = 1.96
@@ -85,9 +83,6 @@ def _costs(found: Metrics) -> tuple[Cell, ...]:
         found.high_jqt_s.mean, found.high_jqt_s.p95, found.spot_jqt_s.mean, found.num_evictions,
         found.lost_gpu_s / HOUR_S, 100 * found.promised_share,
     )  # fmt: skip
-
-
-# The frontier: what an hour of high-priority waiting costs in lost work, price by price, against stock systems --------
 
 
 def priced(expected: Numbers, load: SpotLoad, tick: Callable[[], None]) -> dict[float, Metrics]:

@@ -18,8 +18,6 @@ from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, bound_for, meas
 from takeup.serving.simulate.adapter_cache import replay_adapters
 from takeup.serving.traces.adapter_accesses import generate_accesses
 
-# Results of formulas: speed-ups, bytes on the wire, the bound K, sums of LoRAs, and drift by subtraction --------------
-
 Floats: TypeAlias = npt.NDArray[np.float32]
 NUMBER_FORMATS = ("bfloat16", "float16", "float32")
 
@@ -143,8 +141,6 @@ def _rounded(values: Floats, name: str) -> Floats:
         return rounded.view(np.float32)
     return values
 
-
-# Whole systems: seconds per image and images per GPU-minute, without and with a queue; and cache loads ----------------
 
 SIMULATED = ("diffusers", "nirvana", "swiftdiffusion", "takeup")
 LOAD_S = 0.5  # load time of a LoRA of 400 MiB, when two take a second

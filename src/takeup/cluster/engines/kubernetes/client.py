@@ -25,8 +25,6 @@ from takeup.core.extras import need
 from takeup.core.lazy import load
 from takeup.errors import BadInput, TakeupError
 
-# API server address and credentials: from inside a pod, from a kubeconfig, or given explicitly ------------------------
-
 POD_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PLUGIN_TIMEOUT_S = 30
 PLUGIN_TOKEN_S = 60.0  # a program that gives tokens is too slow to be asked for every request

@@ -179,9 +179,6 @@ def _path(pod: Pod) -> str:
     return f"/api/v1/namespaces/{space}/pods/{name}"
 
 
-# Quotas where people can see them, and where they survive a restart: a ConfigMap, one entry for each pool -------------
-
-
 @dataclass(frozen=True, slots=True)
 class QuotaStore:
     """A ConfigMap whose entries are tables of promised hours and GPUs, as JSON."""
@@ -226,8 +223,6 @@ def _quota(pool: str, text: str) -> Quota | None:
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         return None
 
-
-# Quotas in Kueue ------------------------------------------------------------------------------------------------------
 
 BOOST = "kueue.x-k8s.io/priority-boost"
 MOST_BOOST = 100

@@ -330,9 +330,6 @@ def _gpus_on(row: Row, nodes: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(total // len(nodes) for _ in nodes) if nodes else ()
 
 
-# What ran, from the accounting database, as a workload to replay under another scheduler ------------------------------
-
-
 _PastJob = tuple[Job, float]  # a job that ran, and for how long
 
 
