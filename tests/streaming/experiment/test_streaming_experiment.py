@@ -473,3 +473,4 @@ def test_a_varying_bit_rate_stalls_more_and_says_where_a_diffusion_is_rough() ->
     assert all(more > less for more, less in zip(after, before, strict=True))
     assert not any("diffusion" in note for note in plain.notes)
     assert any("a start at 1 s is short for this variation" in note for note in varying.notes)
+    assert any("a start at 5 s is short" in note for note in report("size", variation=1.0, max_users=4).notes)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from streaming.plain_cell import SlotGrain, plain_slots
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
+from takeup.streaming.advice.qoe import solve_cell
 from takeup.streaming.model import Capacity, Cell, Estimate, Player, Views
 from takeup.streaming.simulate.cell import simulate_cell
 from takeup.streaming.simulate.slots import Slots, play_slots, simulate_slots
@@ -118,3 +119,22 @@ def test_slots_are_for_a_constant_capacity() -> None:
 
     with pytest.raises(BadInput, match="constant capacity"):
         simulate_slots(changing, Player(2.0), num_videos=10)
+
+
+@pytest.mark.parametrize(("variation", "start_s"), [(0.5, 2.5), (1.0, 10.0), (1.5, 22.5)])
+def test_a_variable_bit_rate_is_a_diffusion_from_the_threshold_on_at_which_the_warning_ends(
+    variation: float, start_s: float
+) -> None:
+    cell = Cell(2.8e6, 360e3, 0.1, max_users=10, variation=variation)
+    found = simulate_slots(cell, Player(start_s), Slots(0.02, 1.0, variation), num_videos=60_000, seed=1)
+    expected = solve_cell(cell, Player(start_s)).stall_probability.value
+
+    chance = found.stall_probability
+    assert abs(chance.value - expected) < 0.1 * expected + 3 * chance.error
+
+
+def test_below_that_threshold_the_diffusion_says_too_many_stalls() -> None:
+    cell = Cell(2.8e6, 360e3, 0.1, max_users=10, variation=1.0)
+    found = simulate_slots(cell, Player(1.0), Slots(0.02, 1.0, 1.0), num_videos=60_000, seed=1).stall_probability
+
+    assert solve_cell(cell, Player(1.0)).stall_probability.value > found.value + 4 * found.error

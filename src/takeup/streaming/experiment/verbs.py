@@ -1,6 +1,6 @@
 """The verbs: each answers one scenario with a report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -63,7 +63,7 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
         solved = [(cell, _solved(cell, scenario, tick)) for cell in cells]
         rows = [(cell, player, each.answer(player), each.mos(player)) for cell, each in solved for player in players]
     rows, logged, notes = _with_log(rows, fitted)
-    notes += (*(MEAN_FIELD if scenario.give_up_per_s > 0 else ()), *_diffusion_notes(rows))
+    notes += (*(MEAN_FIELD if scenario.give_up_per_s > 0 else ()), *_diffusion_notes(scenario, scenario.start_s))
     longest_s = max(SHORTEST_AXIS_S, *(2 * player.start_s for player in players))
     stalls = [_stall_curve(cell, each, longest_s, players[0].goal_s) for cell, each in solved]
     charts = [curve_series("P(stall) by start threshold", "start threshold", "P(stall)", stalls)]
@@ -79,11 +79,10 @@ def _solved(cell: Cell, scenario: StreamingScenario, tick: Callable[[], None] = 
     return ImpatientCell(cell, scenario.give_up_per_s) if scenario.give_up_per_s > 0 else SolvedCell(cell, tick)
 
 
-def _diffusion_notes(rows: list[AnswerRow]) -> tuple[str, ...]:
+def _diffusion_notes(scenario: StreamingScenario, starts_s: Iterable[float]) -> tuple[str, ...]:
     """Where a variable bit rate is more than a small variance: thresholds that few groups of pictures fill."""
-    least_s = 10 * PICTURES_S * max(cell.variation for cell, *_ in rows) ** 2
-    short = sorted({player.start_s for _, player, *_ in rows if player.start_s < least_s})
-    starts = ", ".join(f"{start_s:g}" for start_s in short)
+    short = sorted({start_s for start_s in starts_s if start_s < 10 * PICTURES_S * scenario.variation**2})
+    starts = ", ".join(f"{start_s:.3g}" for start_s in short)
     found = f"a start at {starts} s is short for this variation: a diffusion says too many stalls"
     return (f"{found}; 'takeup streaming compare slots' measures it",) if short else ()
 
@@ -146,7 +145,7 @@ def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     name = f"seconds of start-up + {scenario.stall_cost:g} x seconds in stalls"
     curve = curve_series("Cost by start threshold", "start threshold", "cost", [Curve(name, grid.tolist(), line)])
     settings = _settings_table(solved, player, scenario)
-    notes = (f"least {name}", *notes)
+    notes = (f"least {name}", *notes, *_diffusion_notes(scenario, [player.start_s]))
     table = answers_table(rows, logged)
     return scenario_report(scenario, "Streaming: the best start threshold", table, settings, curve, notes=notes)
 
@@ -206,7 +205,7 @@ def size(scenario: StreamingScenario, quiet: bool) -> Report:
     rows = tuple((name, *_answered(ask), unit) for name, (ask, unit) in questions.items())
     columns = (Column("question"), Column("answer", digits=4), Column("why not"), Column("unit"))
     note = f"everything else as in the scenario; at most {scenario.stall_target:g} of the videos may stall"
-    notes = _limit_on_the_log(cell, player, fitted, rows[0][1])
+    notes = (*_limit_on_the_log(cell, player, fitted, rows[0][1]), *_diffusion_notes(scenario, scenario.start_s))
     limits = Table("Limits", columns, rows, note)
     return scenario_report(scenario, "Streaming: how much the cell carries", limits, notes=notes)
 
