@@ -74,7 +74,7 @@ def report_of(verb: str, designs: str, rates: str, *, quiet: bool, **settings: A
     return run(validate(ServingScenario, values, "options"), quiet=quiet)
 
 
-@click.command()
+@click.command(short_help="Simulate one serving design on a queue, in virtual time.")
 @click.argument("design", default="takeup")
 @click.option("--rate", default="1.0", show_default=True, help="Requests per second.")
 @queue_options
@@ -93,7 +93,7 @@ def simulate(design: str, rate: str, as_json: bool, out: Path | None, quiet: boo
 # `takeup serving compare DESIGNS`: compare designs on the same requests, at several arrival rates ---------------------
 
 
-@click.command()
+@click.command(short_help="Compare designs on the same requests, at several rates.")
 @click.argument("designs", default="diffusers,static,nirvana,swiftdiffusion,takeup")
 @click.option("--rates", default="0.25,0.5,1.0", show_default=True, help="Requests per second, separated by commas.")
 @queue_options
@@ -106,7 +106,7 @@ def compare(designs: str, rates: str, as_json: bool, out: Path | None, quiet: bo
 # `takeup serving edit IMAGE MASK PROMPT`: change the masked part of an image, reuse cached activations of the rest
 
 
-@click.command()
+@click.command(short_help="Change the masked part of an image; the rest stays bit-identical.")
 @click.argument("image")
 @click.argument("mask")
 @click.argument("prompt")
@@ -155,7 +155,7 @@ SCENES = {"takeup/scenes": "sdxl", "takeup/scenes-flux": "flux"}
 PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 
 
-@click.command()
+@click.command(short_help="Compare accelerated images with exact ones.")
 @click.argument("model", default="takeup/scenes")
 @click.option("--only", multiple=True, help="Accelerations whose name contains this; repeat. All if absent.")
 @click.option("--pictures", default=8, show_default=True, help="Pictures in each row: seeds, in turn for each prompt.")
@@ -212,31 +212,21 @@ def _requests(
 
 # The group `takeup serving` -------------------------------------------------------------------------------------------
 
-VERBS: dict[str, tuple[click.Command, str]] = {
-    "simulate": (simulate, "Simulate one serving design on a queue, in virtual time."),
-    "compare": (compare, "Compare designs on the same requests, at several rates."),
-    "edit": (edit, "Change the masked part of an image; the rest stays bit-identical."),
-    "quality": (quality, "Compare accelerated images with exact ones."),
-}
 
-
-class _Verbs(click.Group):
-    """Click group that lists its subcommands in the order of `VERBS`."""
+class _InOrder(click.Group):
+    """Click group that lists its subcommands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return VERBS[cmd_name][0] if cmd_name in VERBS else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+        return list(self.commands)
 
 
-@click.group(cls=_Verbs)
+@click.group(cls=_InOrder)
 def serving() -> None:
     """Serve diffusion models where each request brings its own LoRAs and ControlNets.
 
     Designs: diffusers static nirvana swiftdiffusion takeup. `takeup serve` starts a real server.
     """
+
+
+for verb in (simulate, compare, edit, quality):
+    serving.add_command(verb)

@@ -189,21 +189,21 @@ def make_server(app: FastAPI, log_config: dict[str, object] | None, grace_s: flo
 # The app: routes, errors, the middleware around them, and the OpenAPI document ----------------------------------------
 
 ANSWERS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorBody, "description": "A field, file or image that cannot be used."},
-    401: {"model": ErrorBody, "description": "No valid key."},
-    403: {"model": ErrorBody, "description": "Not yours, or from a foreign page."},
-    404: {"model": ErrorBody, "description": "No such model, adapter, ControlNet, template or request."},
-    409: {"model": ErrorBody, "description": "The name is taken."},
-    408: {"model": ErrorBody, "description": "The body arrives too slowly."},
-    413: {"model": ErrorBody, "description": "A body above the limit."},
-    429: {
-        "model": ErrorBody,
-        "description": "The queue is full, or the deadline too near; come again after `Retry-After` seconds.",
-    },
-    500: {"model": ErrorBody, "description": "The server failed on this request."},
-    503: {"model": ErrorBody, "description": "No worker is ready, or the server is stopping."},
-    504: {"model": ErrorBody, "description": "Not ready by its deadline."},
-    507: {"model": ErrorBody, "description": "The disk of the server is full."},
+    status: {"model": ErrorBody, "description": what}
+    for status, what in {
+        400: "A field, file or image that cannot be used.",
+        401: "No valid key.",
+        403: "Not yours, or from a foreign page.",
+        404: "No such model, adapter, ControlNet, template or request.",
+        408: "The body arrives too slowly.",
+        409: "The name is taken.",
+        413: "A body above the limit.",
+        429: "The queue is full, or the deadline too near; come again after `Retry-After` seconds.",
+        500: "The server failed on this request.",
+        503: "No worker is ready, or the server is stopping.",
+        504: "Not ready by its deadline.",
+        507: "The disk of the server is full.",
+    }.items()
 }
 
 

@@ -158,10 +158,6 @@ def _link_of(request: Request) -> Link:
     return lambda data, kind: f"{request.base_url}v1/files/{service.files.add(data, kind)}"
 
 
-def _is_asynchronous(request: Request, asked: ImageRequestBody) -> bool:
-    return asked.webhook is not None or "respond-async" in request.headers.get("prefer", "")
-
-
 def _job_response(
     request: Request, caller: Caller, service: Service, work: AcceptedRequest, asked: ImageRequestBody
 ) -> Response:
@@ -278,17 +274,29 @@ async def _lines(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
 images_router = APIRouter(prefix="/v1/images", tags=["images"])
 
 
+async def _answer(
+    request: Request,
+    caller: Caller,
+    service: Service,
+    asked: ImageRequestBody,
+    kind: str,
+    files: EditFiles | None = None,
+) -> ImagesResponse | Response:
+    """Accept the request, and answer with its images, with events, or with a job."""
+    work = await service.accept(caller, asked, files)
+    if asked.webhook is not None or "respond-async" in request.headers.get("prefer", ""):
+        return _job_response(request, caller, service, work, asked)
+    if asked.stream:
+        return streaming_response(request, work, asked, caller.request, kind)
+    return await complete_response(request, work, asked, caller.request)
+
+
 @images_router.post("/generations", response_model=ImagesResponse, response_model_exclude_none=True, responses=EVENTS)
 async def generate(
     asked: Generation, request: Request, caller: CallerOf, service: ServiceOf
 ) -> ImagesResponse | Response:
     """Generate images from a text, with the LoRAs and ControlNets of the request."""
-    work = await service.accept(caller, asked)
-    if _is_asynchronous(request, asked):
-        return _job_response(request, caller, service, work, asked)
-    if asked.stream:
-        return streaming_response(request, work, asked, caller.request, "image_generation")
-    return await complete_response(request, work, asked, caller.request)
+    return await _answer(request, caller, service, asked, "image_generation")
 
 
 @images_router.post("/edits", response_model=ImagesResponse, response_model_exclude_none=True, responses=EVENTS)
@@ -299,12 +307,7 @@ async def edit(
     images = [] if asked.template is not None else [await one.read() for one in asked.image]
     mask = None if asked.mask is None else await asked.mask.read()
     files = EditFiles(images[0] if images else None, mask, tuple(images[1:]))
-    work = await service.accept(caller, asked, files)
-    if _is_asynchronous(request, asked):
-        return _job_response(request, caller, service, work, asked)
-    if asked.stream:
-        return streaming_response(request, work, asked, caller.request, "image_edit")
-    return await complete_response(request, work, asked, caller.request)
+    return await _answer(request, caller, service, asked, "image_edit", files)
 
 
 @images_router.post("/variations", response_model=ImagesResponse, response_model_exclude_none=True)
@@ -312,9 +315,8 @@ async def vary(
     asked: Annotated[VariationForm, File()], request: Request, caller: CallerOf, service: ServiceOf
 ) -> ImagesResponse | Response:
     """Variations of an image: image-to-image without a text."""
-    form = asked.as_edit()
-    work = await service.accept(caller, form, EditFiles(await asked.image.read(), None))
-    return await complete_response(request, work, form, caller.request)
+    files = EditFiles(await asked.image.read(), None)
+    return await _answer(request, caller, service, asked.as_edit(), "image_edit", files)
 
 
 # `/edit`: a page to paint masks on ------------------------------------------------------------------------------------
