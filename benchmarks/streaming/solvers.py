@@ -38,10 +38,13 @@ MANY_USERS = 400
 NUM_LEVELS = 12
 NUM_REPEATS, NUM_ANSWERS = 5, 200
 NUM_VIDEOS, NUM_PLAIN_VIDEOS = 400_000, 20_000
-LOG_S = 600
+LOG_S, LONG_LOG_S = 600, 1800
 EQUAL_ERROR = 1e-5  # the standard error of P(stall) that counts as the accuracy of the solver
 
-ANSWER_BAR_MS, LARGE_BAR_MS, SWEEP_BAR_S, LOG_BAR_S, CROWD_BAR_S = 1.0, 30.0, 1.6, 1.0, 2.0
+ANSWER_BAR_MS, GOAL_BAR_MS, LARGE_BAR_MS, SWEEP_BAR_S, LOG_BAR_S, CROWD_BAR_S = 1.0, 5.0, 30.0, 1.6, 1.0, 2.0
+CLASSES_BAR_S, ADVICE_BAR_S = 5.0, 3.0
+GOAL_S = 18.0
+CLASSES = "predict --max-users 20 --mean-video-s 30,60,150 --view-shares 0.5,0.3,0.2"
 EVENTS_BAR, SPEEDUP_BAR = 5.0, 10_000.0
 
 
@@ -61,14 +64,14 @@ def cpu_s_of(action: Callable[[], object]) -> float:
 # Solvers --------------------------------------------------------------------------------------------------------------
 
 
-def answer(cell: Cell) -> object:
+def answer(cell: Cell, player: Player) -> object:
     """From a cell to everything its viewers experience."""
-    return DoublingSolver().solve(chain_of(cell), PLAYER)
+    return DoublingSolver().solve(chain_of(cell), player)
 
 
-def answer_s(cell: Cell, num_answers: int) -> float:
+def answer_s(cell: Cell, num_answers: int, player: Player = PLAYER) -> float:
     """CPU seconds of one answer."""
-    return best_cpu_s(lambda: [answer(cell) for _ in range(num_answers)]) / num_answers
+    return best_cpu_s(lambda: [answer(cell, player) for _ in range(num_answers)]) / num_answers
 
 
 def changing_cell() -> Cell:
@@ -179,10 +182,10 @@ class Commands:
     wall_s: float
 
 
-def write_log(path: Path) -> None:
-    """A synthetic link of ten minutes: a slow level every twenty seconds, and quick scatter around it."""
+def write_log(path: Path, num_s: int) -> None:
+    """A synthetic link: a slow level every twenty seconds, and quick scatter around it."""
     rng = np.random.default_rng(SEED)
-    rates = 2.8e6 * np.repeat(rng.lognormal(0.0, 0.6, LOG_S // 20), 20) * rng.gamma(4.0, 0.25, LOG_S)
+    rates = 2.8e6 * np.repeat(rng.lognormal(0.0, 0.6, num_s // 20), 20) * rng.gamma(4.0, 0.25, num_s)
     path.write_text("time_s,rate_bps\n" + "".join(f"{second},{rate:.0f}\n" for second, rate in enumerate(rates)))
 
 
@@ -209,14 +212,22 @@ def best_commands(folder: Path, *lines: str) -> Commands:
 
 def measure(folder: Path, logs: Path | None) -> Report:
     """Run everything and report it."""
-    write_log(folder / "log.csv")
+    write_log(folder / "log.csv", LOG_S)
+    write_log(folder / "long.csv", LONG_LOG_S)
     log = best_commands(folder, "fit log.csv", "predict --model takeup-out/model.json")
     large = best_commands(folder, f"predict --max-users {MANY_USERS}")
+    classes, advice = best_commands(folder, CLASSES), best_commands(folder, "advise long.csv --bitrate 2Mbit")
     small_s, large_s, sweep_s = answer_s(CELL, NUM_ANSWERS), answer_s(changing_cell(), 5), best_cpu_s(sweep)
     simulated, rate, crowded_rate = simulators(), events_rate(CELL), events_rate(CROWDED)
     exact = DoublingSolver().solve(chain_of(CELL), PLAYER).stall_probability.value
     checks = [
         Check.at_most("full answer, 10 states", small_s * 1e3, ANSWER_BAR_MS, unit="cpu ms"),
+        Check.at_most(
+            "full answer, 10 states, buffer goal",
+            1e3 * answer_s(CELL, NUM_ANSWERS, Player(5.0, goal_s=GOAL_S)),
+            GOAL_BAR_MS,
+            unit="cpu ms",
+        ),
         Check.at_most(f"full answer, {10 * NUM_LEVELS} states", large_s * 1e3, LARGE_BAR_MS, unit="cpu ms"),
         Check.at_most("sweep of 2,000 full answers, one core", sweep_s, SWEEP_BAR_S, unit="cpu s"),
         Check.at_least("whole cell of 10 users, events", rate, EVENTS_BAR, unit="M/cpu s"),
@@ -229,6 +240,8 @@ def measure(folder: Path, logs: Path | None) -> Report:
         ),
         Check.at_most(f"log of {LOG_S} s: fit, predict, charts, two commands", log.cpu_s, LOG_BAR_S, unit="cpu s"),
         Check.at_most(f"predict with {MANY_USERS} users, one command", large.cpu_s, CROWD_BAR_S, unit="cpu s"),
+        Check.at_most("predict with 3 classes of 20 users, one command", classes.cpu_s, CLASSES_BAR_S, unit="cpu s"),
+        Check.at_most(f"advise on a log of {LONG_LOG_S} s, one command", advice.cpu_s, ADVICE_BAR_S, unit="cpu s"),
     ]
     others = {
         "log to charts, two commands, wall time (s)": log.wall_s,
