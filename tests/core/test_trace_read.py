@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import hashlib
 import io
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.core.trace import TraceColumn, checksum, read_table
+from takeup.core.trace import TraceColumn, read_table
 from takeup.errors import BadTrace
 
 TIME = TraceColumn("time_s", "float", minimum=0)
@@ -192,15 +191,3 @@ def test_reading_agrees_with_the_standard_library(
     assert table["key"].tolist() == [row["key"] for row in expected]
     assert table["n"].tolist() == [int(row["n"]) for row in expected]
     assert table["x"].tolist() == [float(row["x"]) for row in expected]
-
-
-def test_the_checksum_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "anything"
-    path.write_bytes(b"takeup" * 100_000)
-
-    assert checksum(path) == hashlib.sha256(b"takeup" * 100_000).hexdigest()
-
-
-def test_the_checksum_of_a_missing_file_is_an_error_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(BadTrace, match=r"gone\.csv: cannot be opened: No such file"):
-        checksum(tmp_path / "gone.csv")

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from hashlib import file_digest
 from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -234,14 +233,6 @@ def _arrow(path: Path) -> Any:
     from takeup.core.trace import arrow
 
     return arrow
-
-
-def checksum(path: Path | str) -> str:
-    """The SHA-256 of the file's bytes, in hexadecimal."""
-    path = Path(path)
-    _require_file(path)
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def _require_file(path: Path) -> None:
