@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.core.trace import TraceColumn, read_table
-from takeup.errors import BadTrace
 
 TIME = TraceColumn("time_s", "float", minimum=0)
 SIZE = TraceColumn("size_bytes", "int", minimum=1)
