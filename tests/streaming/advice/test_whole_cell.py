@@ -70,10 +70,12 @@ def test_classes_of_views_are_averaged_by_their_shares() -> None:
     assert solve_cell(CLASSES, player) == solved.answer(player)
 
 
-def test_the_solver_goes_by_the_variance() -> None:
+def test_the_solver_goes_by_the_variance_and_the_number_of_states() -> None:
     assert exact_solver(chain_of(CELL)).name == "doubling"
     assert exact_solver(chain_of(FADING)).name == "diffusion"
-    assert exact_solver(chain_of(replace(CELL, max_users=401))).name == "sparse"
+    many = chain_of(replace(CELL, max_users=401))
+    assert exact_solver(many).name == "sparse"
+    assert exact_solver(many, is_steady=False).name == "doubling"
 
 
 @pytest.mark.parametrize("load", [0.6, 0.95, 1.3])

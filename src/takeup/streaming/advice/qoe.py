@@ -63,13 +63,13 @@ def expected_mos(solution: SolvedChain, player: Player) -> float:
 MANY_STATES = 400
 
 
-def exact_solver(chain: Chain) -> ChainSolver:
-    """`doubling`, which needs numpy only, `sparse` for many states, or `diffusion` if the chain has variance."""
+def exact_solver(chain: Chain, *, is_steady: bool = True) -> ChainSolver:
+    """`doubling`, which needs numpy only, `sparse` for many states of a steady capacity, or `diffusion` for variance."""
     if chain.variance.any():
         from takeup.streaming.solvers.diffusion import DiffusionSolver
 
         return DiffusionSolver()
-    if chain.num_states <= MANY_STATES or chain.give_up.any():
+    if chain.num_states <= MANY_STATES or chain.give_up.any() or not is_steady:
         return DoublingSolver()
     from takeup.streaming.solvers.sparse import SparseSolver
 
@@ -139,7 +139,7 @@ class SolvedCell:
         self.solutions: list[SolvedChain] = []
         for tagged in range(len(cell.views)):
             chain = chain_of(cell, tagged)
-            self.solutions.append(exact_solver(chain).solution(chain))
+            self.solutions.append(exact_solver(chain, is_steady=cell.capacity is None).solution(chain))
             tick()
 
     def answer(self, player: Player) -> QoeMetrics:
