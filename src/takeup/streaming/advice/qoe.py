@@ -64,7 +64,7 @@ MANY_STATES = 400
 
 
 def exact_solver(chain: Chain, *, is_steady: bool = True) -> ChainSolver:
-    """`doubling`, which needs numpy only, `sparse` for many states of a steady capacity, or `diffusion` for variance."""
+    """`doubling`, which needs numpy only, `sparse` for many states at a steady capacity, `diffusion` for variance."""
     if chain.variance.any():
         from takeup.streaming.solvers.diffusion import DiffusionSolver
 
