@@ -1,6 +1,5 @@
 """Requests and responses, field by field. Names are those of OpenAI's images API, then our own."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
@@ -9,11 +8,10 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    Json,
     ModelWrapValidatorHandler,
     PrivateAttr,
     StringConstraints,
-    TypeAdapter,
-    ValidationError,
     model_validator,
 )
 
@@ -82,7 +80,11 @@ class ControlNetSelection(BaseModel):
         return self
 
 
-class ImageRequestBody(BaseModel, ABC):
+LoraSelections = Annotated[list[LoraSelection], Field(max_length=MAX_LORAS)]
+ControlNetSelections = Annotated[list[ControlNetSelection], Field(max_length=MAX_CONTROLS)]
+
+
+class ImageRequestBody(BaseModel):
     """Fields that generations and edits have in common."""
 
     model_config = ConfigDict(extra="forbid")
@@ -126,6 +128,8 @@ class ImageRequestBody(BaseModel, ABC):
     webhook: Annotated[str, StringConstraints(max_length=2000)] | None = Field(
         None, description="A URL that is told when the images are ready; the answer is a job."
     )
+    loras: LoraSelections = []
+    controls: ControlNetSelections = []
 
     _ignored: tuple[str, ...] = PrivateAttr(())
 
@@ -174,16 +178,6 @@ class ImageRequestBody(BaseModel, ABC):
         width, height = self.size.split("x")
         return int(width), int(height)
 
-    @property
-    @abstractmethod
-    def requested_loras(self) -> list[LoraSelection]:
-        """The LoRAs; each form has them in its own way."""
-
-    @property
-    @abstractmethod
-    def requested_controls(self) -> list[ControlNetSelection]:
-        """The ControlNets."""
-
 
 class Generation(ImageRequestBody):
     """An image from a text."""
@@ -191,22 +185,6 @@ class Generation(ImageRequestBody):
     model_config = ConfigDict(strict=True, extra="forbid")
     style: Literal["vivid", "natural"] | None = Field(None, description="Without effect.")
     moderation: Literal["auto", "low"] | None = Field(None, description="Without effect.")
-    loras: Annotated[list[LoraSelection], Field(max_length=MAX_LORAS)] = []
-    controls: Annotated[list[ControlNetSelection], Field(max_length=MAX_CONTROLS)] = []
-
-    @property
-    def requested_loras(self) -> list[LoraSelection]:
-        return self.loras
-
-    @property
-    def requested_controls(self) -> list[ControlNetSelection]:
-        return self.controls
-
-
-_LORAS: TypeAdapter[list[LoraSelection]] = TypeAdapter(Annotated[list[LoraSelection], Field(max_length=MAX_LORAS)])
-_CONTROLS: TypeAdapter[list[ControlNetSelection]] = TypeAdapter(
-    Annotated[list[ControlNetSelection], Field(max_length=MAX_CONTROLS)]
-)
 
 
 class EditForm(ImageRequestBody):
@@ -224,10 +202,8 @@ class EditForm(ImageRequestBody):
     shared_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
         None, description="Number of first steps without the LoRAs, shared by edits with other LoRAs; limited."
     )
-    loras: Annotated[str, StringConstraints(max_length=10_000)] = Field("[]", description="A list as JSON text.")
-    controls: Annotated[str, StringConstraints(max_length=MAX_CONTROLS * MAX_IMAGE_CHARS)] = Field(
-        "[]", description="A list as JSON text."
-    )
+    loras: Json[LoraSelections] = Field(default_factory=list, description="A list as JSON text.")
+    controls: Json[ControlNetSelections] = Field(default_factory=list, description="A list as JSON text.")
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -237,20 +213,7 @@ class EditForm(ImageRequestBody):
             raise ValueError("there are both an image and the template of one; send either, or an empty image")
         if self.exact and self.shared_steps:
             raise ValueError("exact images have their LoRAs from the first step; leave out shared_steps, or exact")
-        for name, kind in (("loras", _LORAS), ("controls", _CONTROLS)):
-            try:
-                kind.validate_json(getattr(self, name))
-            except ValidationError as problem:
-                raise ValueError(f"{name} is no such list ({problem.errors()[0]['msg']})") from None
         return self
-
-    @property
-    def requested_loras(self) -> list[LoraSelection]:
-        return _LORAS.validate_json(self.loras)
-
-    @property
-    def requested_controls(self) -> list[ControlNetSelection]:
-        return _CONTROLS.validate_json(self.controls)
 
 
 class VariationForm(BaseModel):

@@ -250,7 +250,7 @@ class Service:
     async def _jobs(
         self, tenant: str, asked: ImageRequestBody, adapters: list[RegisteredAdapter], files: EditFiles | None
     ) -> list[ImageJob]:
-        controls = tuple([await self._control(one, number) for number, one in enumerate(asked.requested_controls)])
+        controls = tuple([await self._control(one, number) for number, one in enumerate(asked.controls)])
         edit, references = None, tuple[object, ...]()
         if files is not None:
             references = await self._references(files)
@@ -289,7 +289,7 @@ class Service:
         references: tuple[object, ...] = (),
     ) -> Request:
         width_px, height_px = asked.size_px or (None, None)
-        uses = zip(asked.requested_loras, adapters, strict=True)
+        uses = zip(asked.loras, adapters, strict=True)
         num_steps = asked.steps or self.backend.card.num_steps
         return Request(
             prompt=asked.prompt,
@@ -325,7 +325,7 @@ def stopping() -> ApiError:
 
 
 def _names(asked: ImageRequestBody) -> list[str]:
-    names = [one.name for one in asked.requested_loras]
+    names = [one.name for one in asked.loras]
     if len(set(names)) < len(names):
         raise ApiError(400, "a LoRA is named twice; name each of them once", param="loras", code="invalid_value")
     return names
