@@ -102,7 +102,7 @@ def test_the_trace_is_read_from_its_two_files(run: Run, tmp_path: Path) -> None:
         (("simulate", "--order", "inorder"), ("did you mean 'in_order'",)),
         (("simulate", "--workload", "gentd26"), ("needs both 'trace' and 'loras'",)),
         (("simulate", "--trace", "x.csv"), ("needs both 'trace' and 'loras'",)),
-        (("simulate", "--rate", "0"), ("all above zero",)),
+        (("simulate", "--rate", "0"), ("greater than 0",)),
         (("simulate", "swiftdiffusion", "--gpus", 4), ("needs 8 GPUs, found 4",)),
         (("simulate", "--costs", "none.toml"), ("cannot read costs none.toml",)),
         (("simulate", "--cache", 0), ("cache",)),

@@ -40,11 +40,11 @@ def test_a_scenario_survives_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"designs": ()}, "at least one design"),
+        ({"designs": ()}, "at least 1 item"),
         ({"designs": ("swiftdiffusionn",)}, "did you mean 'swiftdiffusion'"),
         ({"eviction": "lrru"}, "did you mean 'lru'"),
-        ({"rates_per_s": ()}, "at least one rate"),
-        ({"rates_per_s": (1.0, float("inf"))}, "all above zero"),
+        ({"rates_per_s": ()}, "at least 1 item"),
+        ({"rates_per_s": (1.0, float("inf"))}, "finite number"),
         ({"num_gpus": 0}, "num_gpus"),
         ({"max_rows": 1}, "max_rows"),
         ({"patience": -1}, "patience"),

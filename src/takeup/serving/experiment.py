@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Column, Report, Series, Table
@@ -157,25 +157,38 @@ def _chart_row(point: RatePoint, share: str, value: float) -> dict[str, Cell]:
 # Scenario of the queue simulator, from a file or the command line, and the requests it describes ----------------------
 
 
+def _one_of(kind: str, known: Collection[str]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in known:
+            raise UnknownName(kind, name, known)
+        return name
+
+    return AfterValidator(check)
+
+
+DesignName = Annotated[str, _one_of("design", DESIGNS)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class ServingScenario(Scenario):
     """One simulator run. `rates_per_s`: requests per second; `eviction`, `route` and `order` apply to `takeup` only."""
 
     domain: Literal["serving"] = "serving"
     verb: Literal["simulate", "compare"]
-    designs: tuple[str, ...] = ("takeup",)
+    designs: tuple[DesignName, ...] = Field(default=("takeup",), min_length=1)
     workload: Literal["retail", "poisson", "gentd26"] = "retail"
     trace: str | None = None
     loras: str | None = None
     num_requests: int = Field(default=2000, ge=1)
-    rates_per_s: tuple[float, ...] = (1.0,)
+    rates_per_s: tuple[Rate, ...] = Field(default=(1.0,), min_length=1)
     num_steps: int = Field(default=50, ge=1)
     num_gpus: int = Field(default=8, ge=1)
     loads: Literal["bandwidth", "gentd26"] = "bandwidth"
     costs: str | None = None
     cache: int = Field(default=10, ge=1)
-    eviction: str = "lerc"
-    route: str = "affinity"
-    order: str = "in_order"
+    eviction: Annotated[str, _one_of("policy of the cache", ADAPTER_POLICIES)] = "lerc"
+    route: Annotated[str, _one_of("route", ROUTES)] = "affinity"
+    order: Annotated[str, _one_of("order", ORDERS)] = "in_order"
     patience: int = Field(default=64, ge=0)
     max_rows: int = Field(default=16, ge=2)
     max_running: int | None = Field(default=None, ge=1)
@@ -183,50 +196,12 @@ class ServingScenario(Scenario):
     deadline_s: float | None = Field(default=None, gt=0)
     in_time: bool = False
 
-    @field_validator("designs")
-    @classmethod
-    def _known_designs(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if not names:
-            raise ValueError("name at least one design")
-        for name in names:
-            _require("design", name, DESIGNS)
-        return names
-
-    @field_validator("eviction")
-    @classmethod
-    def _known_eviction(cls, name: str) -> str:
-        return _require("policy of the cache", name, ADAPTER_POLICIES)
-
-    @field_validator("route")
-    @classmethod
-    def _known_route(cls, name: str) -> str:
-        return _require("route", name, ROUTES)
-
-    @field_validator("order")
-    @classmethod
-    def _known_order(cls, name: str) -> str:
-        return _require("order", name, ORDERS)
-
-    @field_validator("rates_per_s")
-    @classmethod
-    def _real_rates(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
-        if not rates or any(not 0 < rate < math.inf for rate in rates):
-            raise ValueError("give at least one rate, all above zero")
-        return rates
-
     @model_validator(mode="after")
     def _has_its_files(self) -> ServingScenario:
         wanted = [self.workload == "gentd26"] * 2
         if [self.trace is not None, self.loras is not None] != wanted:
             raise ValueError("the workload 'gentd26' needs both 'trace' and 'loras', two files; no other takes them")
         return self
-
-
-def _require(kind: str, name: str, known: object) -> str:
-    assert isinstance(known, dict)
-    if name not in known:
-        raise UnknownName(kind, name, known)
-    return name
 
 
 def arrivals_of(scenario: ServingScenario, rate_per_s: float) -> list[Arrival]:
