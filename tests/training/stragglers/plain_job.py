@@ -90,6 +90,21 @@ def two_by_two() -> Job:
     return Job(groups, steps)
 
 
+def one_pipeline(num_stages: int = 5) -> Job:
+    """One pipeline, four micro-batches; activations and gradients are of the same size."""
+
+    def steps(rank: int, iteration: int) -> list[Step]:
+        def handed_on(source: int, seconds: float, target: int) -> list[Step]:
+            receive = [("receive", 2e6, source, Operation.RECEIVE)] if 0 <= source < num_stages else []
+            send = [("send", 2e6, target, Operation.SEND)] if 0 <= target < num_stages else []
+            return [*receive, ("compute", seconds, 0, 0), *send]
+
+        work = handed_on(rank - 1, 0.01, rank + 1) * 4 + handed_on(rank + 1, 0.02, rank - 1) * 4
+        return [*work, ("compute", 0.005, 0, 0), ("call", 4, WORLD, Operation.ALL_REDUCE), ("wait", 0, 0, 0)]
+
+    return Job({WORLD: tuple(range(num_stages))}, steps)
+
+
 def tensor_and_data(num_data: int = 3) -> Job:
     """Pairs that reduce after each of six layers, and replicas of them."""
     pairs = {10 + n: (2 * n, 2 * n + 1) for n in range(num_data)}

@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.training.stragglers.detect.change_points import ChangePoint, ChangePointDetector, Sensitivity
+from takeup.training.stragglers.detect.change_points import ChangePoint, ChangePointDetector
 from takeup.training.stragglers.detect.kernels import RunPrior, initial_run_lengths, update_run_lengths
 
 PRIOR = RunPrior(mean=0.0, weight=0.1, shape=2.0, rate=2 * 0.03**2, hazard=1 / 250)
@@ -23,8 +23,8 @@ def stream(*segments: tuple[int, float], noise: float = 0.02, seed: int = 0) -> 
     return scattered
 
 
-def changes_in(times_s: Floats, sensitivity: Sensitivity | None = None) -> list[ChangePoint]:
-    return ChangePointDetector(sensitivity or Sensitivity()).see(times_s)
+def changes_in(times_s: Floats) -> list[ChangePoint]:
+    return ChangePointDetector().see(times_s)
 
 
 # Run lengths ----------------------------------------------------------------------------------------------------------
@@ -180,9 +180,3 @@ def test_nothing_is_declared_before_there_is_something_to_compare_with() -> None
 def test_times_must_be_times(bad: float) -> None:
     with pytest.raises(BadInput, match="finite and above zero"):
         changes_in(np.array([1.0, bad]))
-
-
-@pytest.mark.parametrize("settings", [{"least_ratio": 1.0}, {"least_points": 0}, {"num_settling": 0}])
-def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(BadInput):
-        Sensitivity(**settings)  # type: ignore[arg-type]

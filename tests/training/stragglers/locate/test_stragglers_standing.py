@@ -11,7 +11,7 @@ from takeup.training.stragglers.contract import CALL, CallLog, Operation, Slowdo
 from takeup.training.stragglers.detect.detector import StragglerDetector
 from takeup.training.stragglers.locate.accounts import MOST_RANKS, screened
 from takeup.training.stragglers.locate.standing import RankStanding, standing_suspects, standings
-from training.stragglers.plain_job import Faults, Job, data_parallel, logs_of, tensor_and_data, two_by_two
+from training.stragglers.plain_job import Faults, Job, data_parallel, logs_of, one_pipeline, tensor_and_data, two_by_two
 
 JOBS: dict[str, Callable[[], Job]] = {
     "overlapped": lambda: data_parallel(4),
@@ -103,6 +103,13 @@ def test_a_rank_alone_in_its_role_has_nothing_to_compare_with() -> None:
 
     assert row.lost_share == 0
     assert standing_suspects([row]) == []
+
+
+@pytest.mark.parametrize(("slow", "named"), [(0, []), (2, [(2,)]), (4, [])])
+def test_a_stage_is_compared_with_other_middle_stages_only(slow: int, named: list[tuple[int, ...]]) -> None:
+    events = events_of(one_pipeline(), Faults(ranks={slow: 1.5}))
+
+    assert [suspect.ranks for event in events for suspect in event.suspects] == named
 
 
 def test_two_pauses_are_no_habit_and_pauses_of_all_are_of_none() -> None:

@@ -31,7 +31,7 @@ def watched(kind: str, out: Path) -> tuple[list[dict[str, object]], str]:
 
 @pytest.mark.parametrize(
     ("kind", "cause"),
-    [("fsdp2", "in its data loader"), ("hf", "in its data loader")],
+    [("fsdp2", "in its data loader"), ("hf", "in its data loader"), ("1f1b", "in its data loader")],
 )
 def test_a_rank_that_is_slow_from_the_first_step_is_named_with_host_and_cause(
     kind: str, cause: str, tmp_path: Path

@@ -6,7 +6,7 @@ the hazard. This detector estimates in hindsight where the current run began.
 """
 
 import math
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.training.stragglers.detect.kernels import (
     ChangeBuffer,
-    DetectionRule,
     DetectorState,
     RunLengths,
     detect_changes,
@@ -24,35 +23,6 @@ from takeup.training.stragglers.detect.kernels import (
 
 MOST_RUNS = 32
 MOST_CHANGES = 64  # capacity of the result buffer per kernel call
-
-
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
-    """Thresholds of the detector; the defaults suit iterations of any length."""
-
-    least_ratio: float = 1.1
-    least_points: int = 5
-    points_by_noise: float = 150.0
-    least_share: float = 0.5
-    noise_widths: float = 5.0
-    return_bonus: float = 1.5
-    num_settling: int = 12
-    num_level: int = 48
-    hazard: float = 1 / 250
-    creep_drift: float = 0.04
-    creep_limit: float = 0.6
-    few_share: float = 0.2
-    agreement: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.least_ratio > 1:
-            raise BadInput(f"least_ratio is {self.least_ratio:g}; give a ratio above 1, such as 1.1")
-        if self.least_points < 1 or self.num_settling < 1:
-            raise BadInput("least_points and num_settling must be at least 1")
-
-    def rule(self) -> DetectionRule:
-        """The same as a tuple for the kernel."""
-        return DetectionRule(math.log(self.least_ratio), *astuple(self)[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +41,6 @@ class ChangePoint:
 
     @property
     def is_onset(self) -> bool:
-        """Whether iterations became slower."""
         return self.after_s > self.before_s
 
 
@@ -79,7 +48,6 @@ class ChangePoint:
 class ChangePointDetector:
     """Consumes iteration times online and reports changes."""
 
-    sensitivity: Sensitivity = Sensitivity()
     _memory: DetectorState = field(default_factory=initial_state, repr=False)
     _runs: RunLengths = field(default_factory=lambda: initial_run_lengths(MOST_RUNS), repr=False)
 
@@ -94,13 +62,12 @@ class ChangePointDetector:
         return changes
 
     def see_one(self, time_s: float) -> list[ChangePoint]:
-        """The same for one iteration."""
         return self.see(np.array([time_s]))
 
     def _see(self, logs: Floats) -> list[ChangePoint]:
         counters, levels = np.zeros((2, MOST_CHANGES), np.int64), np.zeros((2, MOST_CHANGES))
         found = ChangeBuffer(np.zeros(1, np.int64), *counters, *levels)
-        detect_changes(self.sensitivity.rule(), self._memory, self._runs, logs, found)
+        detect_changes(self._memory, self._runs, logs, found)
         rows = zip(*(column[: found.size[0]].tolist() for column in found[1:]), strict=True)
         return [
             ChangePoint(began, declared, math.exp(before), math.exp(after)) for began, declared, before, after in rows

@@ -13,9 +13,10 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from takeup.core.arrays import Floats, Ints
+from takeup.core.arrays import Ints
 from takeup.training.stragglers.contract import CALL, CallLog, Operation, SlowdownEvent, Suspect
-from takeup.training.stragglers.detect.change_points import ChangePoint, ChangePointDetector, Sensitivity
+from takeup.training.stragglers.detect.change_points import ChangePoint, ChangePointDetector
+from takeup.training.stragglers.detect.kernels import LEAST_RATIO
 from takeup.training.stragglers.locate.matching import FEW_STEPS, STEP, Anchor, agreed_anchors, tokens_of
 from takeup.training.stragglers.locate.standing import RankStanding, standing_suspects, standings
 from takeup.training.stragglers.locate.suspects import locate
@@ -46,13 +47,10 @@ class Covariates:
         """The time without what is special about this iteration; None if that is not known yet."""
         self._sorts.append(sort)
         along_s = self._without_work_s(taken_s, work)
-        if sort == self._usual_sort():
+        if sort == Counter(self._sorts).most_common(1)[0][0]:
             self._plain.append((*work, taken_s))
             return along_s
         return self._without_extra_s(along_s, sort)
-
-    def _usual_sort(self) -> Hashable:
-        return Counter(self._sorts).most_common(1)[0][0]
 
     def _without_extra_s(self, taken_s: float, sort: Hashable) -> float | None:
         """Compared with earlier ones of the sort; their extra time is kept as seconds, not as a factor."""
@@ -64,7 +62,10 @@ class Covariates:
 
     def _without_work_s(self, taken_s: float, work: Work) -> float:
         known = np.array([each for each in self._plain if len(each) == len(work) + 1])
-        if len(known) < ENOUGH or not _varies(known[:, :-1]):
+        if len(known) < ENOUGH:
+            return taken_s
+        spreads, means = known[:, :-1].std(axis=0), known[:, :-1].mean(axis=0)
+        if not (spreads > LEAST_VARIATION * np.abs(means)).any():
             return taken_s
         amounts = np.column_stack([np.ones(len(known)), known[:, :-1]])
         line, *_ = np.linalg.lstsq(amounts, known[:, -1], rcond=None)
@@ -72,10 +73,6 @@ class Covariates:
             self._reference = tuple(np.median(amounts, axis=0).tolist())
         usual_s, expected_s = float(np.array(self._reference) @ line), float(np.array([1.0, *work]) @ line)
         return taken_s * usual_s / expected_s if min(usual_s, expected_s) > 0 else taken_s
-
-
-def _varies(amounts: Floats) -> bool:
-    return bool((amounts.std(axis=0) > LEAST_VARIATION * np.abs(amounts.mean(axis=0))).any())
 
 
 # Calls received from one rank so far: the latest ones, split into iterations by the call that marks them (anchor) -----
@@ -97,7 +94,6 @@ class RankCalls:
     num_steps: int = 0
 
     def append(self, log: CallLog) -> None:
-        """Append more calls."""
         self.groups.update(log.groups)
         self.num_steps += int(np.count_nonzero(log.calls["operation"] == Operation.STEP))
         self.rows = np.concatenate([self.rows, log.calls])[-MOST_ROWS:]
@@ -117,7 +113,6 @@ class RankCalls:
         return int(self.rows["number"][self._is(anchor)][0])
 
     def count(self, anchor: Anchor) -> int:
-        """Number of buffered calls of this sort."""
         return int(self._is(anchor).sum())
 
     def _is(self, anchor: Anchor) -> npt.NDArray[np.bool_]:
@@ -138,7 +133,6 @@ class RankCalls:
         return self.num_dropped + max(0, len(self.marks) - 1)
 
     def iteration_s(self, number: int) -> float:
-        """Duration of an iteration that is still buffered."""
         place = number - self.num_dropped
         began_ns = self.rows["began_ns"][self.marks[place : place + 2]]
         return float(began_ns[1] - began_ns[0]) / 1e9
@@ -150,7 +144,6 @@ class RankCalls:
         return self.rows[start : stop + 1]
 
     def log(self, rank: int, first: int, end: int) -> CallLog:
-        """The same as a `CallLog`."""
         return CallLog(rank, self.calls(first, end), self.groups)
 
     def forget(self, before: int) -> None:
@@ -167,6 +160,7 @@ class RankCalls:
         self.anchor, self.marks, self.num_dropped = None, self.marks[:0], 0
 
 
+NUM_WARM_UP = 5  # iterations that are not compared with others
 MOST_BEHIND = 32  # iterations; a rank further behind is not waited for
 NUM_TO_FIND = 10  # minimum iterations before anchors are accepted
 MANY_CALLS = 500  # calls after which a rank without any is not waited for
@@ -189,9 +183,8 @@ def _named(suspects: Sequence[Suspect]) -> set[Named]:
 class StragglerDetector:
     """Consumes the calls of all ranks and returns events."""
 
-    def __init__(self, sensitivity: Sensitivity | None = None, *, num_warm_up: int = 5, num_to_locate: int = 6) -> None:
-        self._sensitivity = sensitivity or Sensitivity()
-        self._num_warm_up, self._num_to_locate = num_warm_up, num_to_locate
+    def __init__(self, *, num_to_locate: int = 6) -> None:
+        self._num_to_locate = num_to_locate
         self._ranks: dict[int, RankCalls] = {}
         self._work: deque[float] = deque()
         self._start_over()
@@ -200,17 +193,17 @@ class StragglerDetector:
         self.num_iterations = 0
         self._look_at = 16  # calls
         self.iterations_s: deque[float] = deque(maxlen=NUM_KEPT)
-        self._warm_up_until = self._num_warm_up
+        self._warm_up_until = NUM_WARM_UP
         self._covariates = Covariates()
         self._healthy_s: float | None = None
         self._is_slow = False
-        self._compare_at, self._changed_at = self._num_warm_up + COMPARE_EVERY, 0
+        self._compare_at, self._changed_at = NUM_WARM_UP + COMPARE_EVERY, 0
         self._told: set[Named] = set()  # kinds and ranks of the suspects that are slow now
         self._standing: set[Named] = set()  # the same, by the latest standing comparison
         self._new_level()
 
     def _new_level(self) -> None:
-        self._detector = ChangePointDetector(self._sensitivity)
+        self._detector = ChangePointDetector()
         self._points: deque[int] = deque(maxlen=4 * NUM_KEPT)  # iterations of the latest points
         self._num_points = 0
         self._pending: list[ChangePoint] = []
@@ -228,7 +221,7 @@ class StragglerDetector:
         """Reset the baseline, as after a mitigation; the anchors stay."""
         self._new_level()
         self._told, self._standing = set(), set()
-        self._warm_up_until = self.num_iterations + self._num_warm_up
+        self._warm_up_until = self.num_iterations + NUM_WARM_UP
 
     def see(self, logs: Sequence[CallLog], work: Sequence[float] = ()) -> list[SlowdownEvent]:
         """Process these calls; returns the events they revealed, each event once.
@@ -286,7 +279,7 @@ class StragglerDetector:
     def _begin_at(self, number: int) -> None:
         """The first iteration that is counted has this number."""
         self.num_iterations = number
-        self._warm_up_until = number + self._num_warm_up
+        self._warm_up_until = number + NUM_WARM_UP
         self._compare_at = self._warm_up_until + COMPARE_EVERY
 
     def _new_iterations(self) -> range:
@@ -326,12 +319,13 @@ class StragglerDetector:
 
     def _due(self, number: int) -> list[SlowdownEvent]:
         """Events of changes with enough calls since to locate the cause."""
-        ready = [change for change in self._pending if self._can_locate(change, number)]
+        ready = [
+            change
+            for change in self._pending
+            if not change.is_onset or number + 1 - self._iteration(change.began) >= self._num_to_locate
+        ]
         self._pending = [change for change in self._pending if change not in ready]
         return [event for change in ready if (event := self._event(change)) is not None]
-
-    def _can_locate(self, change: ChangePoint, number: int) -> bool:
-        return not change.is_onset or number + 1 - self._iteration(change.began) >= self._num_to_locate
 
     def _iteration(self, point: int) -> int:
         """The iteration number of this point."""
@@ -341,7 +335,7 @@ class StragglerDetector:
     def _event(self, change: ChangePoint) -> SlowdownEvent | None:
         began, declared = self._iteration(change.began), self._iteration(change.declared)
         healthy_s = self._healthy_s if self._is_slow and self._healthy_s is not None else change.before_s
-        was_slow, still_slow = self._is_slow, change.after_s > self._sensitivity.least_ratio * healthy_s
+        was_slow, still_slow = self._is_slow, change.after_s > LEAST_RATIO * healthy_s
         self._is_slow = still_slow
         self._healthy_s = healthy_s if still_slow else change.after_s
         if not change.is_onset and not was_slow:

@@ -166,26 +166,23 @@ NUM_FOR_NOISE = 160
 MOST_NEEDED = 10
 RETURNED = 0.25  # distance from the former level, relative to the step, that counts as a return
 SMALLEST_NOISE = 0.005  # of the logarithm; a floor below any real noise
+MOST_CHANCE_LOG = -14.0  # of the chance that as many points in sequence are off without a change
 LEAST_FOR_STAY = 96  # points before their autocorrelation is estimated
 LEAST_STAY, MOST_STAY = 0.4, 0.9
 
 
-class DetectionRule(NamedTuple):
-    """Thresholds for a change."""
-
-    least_ratio_log: float  # minimum change of the level
-    least_points: int  # minimum number of points since the change
-    points_by_noise: float  # or this number per unit of noise
-    least_share: float  # minimum probability within two points of the likeliest begin
-    noise_widths: float  # minimum change in standard errors of a median
-    return_bonus: float  # reduction of that on a return to the former level
-    num_settling: int  # points before the first decision
-    num_level: int  # points used to estimate a level
-    hazard: float
-    creep_drift: float  # CUSUM allowance per point
-    creep_limit: float
-    few_share: float  # share of the points since that may be outliers
-    agreement: float  # minimum shift of all others, relative to that of the median
+LEAST_RATIO = 1.1  # minimum change of the level
+LEAST_RATIO_LOG = math.log(LEAST_RATIO)
+LEAST_POINTS, POINTS_BY_NOISE = 5, 150.0  # minimum number of points since the change, and the same per unit of noise
+LEAST_SHARE = 0.5  # minimum probability within two points of the likeliest begin
+NOISE_WIDTHS = 5.0  # minimum change in standard errors of a median
+RETURN_BONUS = 1.5  # reduction of that on a return to the former level
+NUM_SETTLING = 12  # points before the first decision
+NUM_LEVEL = 48  # points used to estimate a level
+HAZARD = 1 / 250
+CREEP_DRIFT, CREEP_LIMIT = 0.04, 0.6  # CUSUM: allowance per point, and limit
+FEW_SHARE = 0.2  # share of the points since that may be outliers
+AGREEMENT = 0.5  # minimum shift of all others, relative to that of the median
 
 
 class DetectorState(NamedTuple):
@@ -225,9 +222,7 @@ def initial_state() -> DetectorState:
 
 
 @kernel
-def detect_changes(
-    rule: DetectionRule, memory: DetectorState, runs: RunLengths, values: Floats, found: ChangeBuffer
-) -> None:
+def detect_changes(memory: DetectorState, runs: RunLengths, values: Floats, found: ChangeBuffer) -> None:
     """Process all points, logarithms of times; stops early if the result buffer is full."""
     for value in values:
         if found.size[0] == len(found.began):
@@ -235,19 +230,19 @@ def detect_changes(
         now = memory.num_seen[0]
         memory.recent[now % NUM_RECENT] = value
         memory.num_seen[0] = now + 1
-        _settle(rule, memory)
-        update_run_lengths(RunPrior(memory.level[0], 0.1, 2.0, 2.0 * memory.noise[0] ** 2, rule.hazard), runs, value)
-        if now + 1 - memory.began[0] > rule.num_settling:
-            _test_for_change(rule, memory, runs, value, found)
+        _settle(memory)
+        update_run_lengths(RunPrior(memory.level[0], 0.1, 2.0, 2.0 * memory.noise[0] ** 2, HAZARD), runs, value)
+        if now + 1 - memory.began[0] > NUM_SETTLING:
+            _test_for_change(memory, runs, value, found)
 
 
 @inner
-def _settle(rule: DetectionRule, memory: DetectorState) -> None:
+def _settle(memory: DetectorState) -> None:
     """Estimate the level from the first points of a segment; the noise is kept up to date."""
     since = memory.num_seen[0] - memory.began[0]
-    if since <= rule.num_settling:
+    if since <= NUM_SETTLING:
         memory.level[0] = _median(memory, since)
-    if since <= rule.num_settling or since % 16 == 0:
+    if since <= NUM_SETTLING or since % 16 == 0:
         memory.noise[0] = _noise(memory, min(memory.num_seen[0], NUM_FOR_NOISE))
     if since % 16 == 0 and memory.num_seen[0] >= LEAST_FOR_STAY:
         memory.stay[0] = _stay(memory, min(memory.num_seen[0], NUM_RECENT))
@@ -318,23 +313,21 @@ def _error(stay: float, noise: float, number: int, num_before: int) -> tuple[flo
 
 
 @inner
-def _test_for_change(
-    rule: DetectionRule, memory: DetectorState, runs: RunLengths, value: float, found: ChangeBuffer
-) -> None:
-    length = _sure_length(rule, runs)
+def _test_for_change(memory: DetectorState, runs: RunLengths, value: float, found: ChangeBuffer) -> None:
+    length = _sure_length(runs)
     since = memory.num_seen[0] - memory.began[0]
-    needed = max(rule.least_points, min(int(rule.points_by_noise * memory.noise[0]), MOST_NEEDED))
+    needed = max(LEAST_POINTS, min(int(POINTS_BY_NOISE * memory.noise[0]), MOST_NEEDED))
     needed = MOST_NEEDED if memory.stay[0] > 0.0 else needed
-    if needed <= length < min(since, NUM_RECENT) and _is_off(rule, memory, length):
+    if needed <= length < min(since, NUM_RECENT) and _is_off(memory, length):
         _declare(memory, length, found)
         return
-    if since <= rule.num_level and abs(_median(memory, NUM_LATEST) - memory.level[0]) < 0.5 * rule.least_ratio_log:
+    if since <= NUM_LEVEL and abs(_median(memory, NUM_LATEST) - memory.level[0]) < 0.5 * LEAST_RATIO_LOG:
         memory.level[0] = _median(memory, since)  # no change is apparent, so use more points
-    _cusum(rule, memory, value, found)
+    _cusum(memory, value, found)
 
 
 @inner
-def _sure_length(rule: DetectionRule, runs: RunLengths) -> int:
+def _sure_length(runs: RunLengths) -> int:
     """The likeliest run length, or zero if its neighbourhood does not hold enough of the probability."""
     best = 0
     for each in range(runs.size[0]):
@@ -344,24 +337,43 @@ def _sure_length(rule: DetectionRule, runs: RunLengths) -> int:
     for each in range(runs.size[0]):
         if abs(runs.length[each] - runs.length[best]) <= 2:
             share += math.exp(runs.log_share[each])
-    return runs.length[best] if share >= rule.least_share else 0
+    return runs.length[best] if share >= LEAST_SHARE else 0
 
 
 @inner
-def _is_off(rule: DetectionRule, memory: DetectorState, length: int) -> bool:
+def _is_off(memory: DetectorState, length: int) -> bool:
     """Whether the median of the latest points is off, and not because of a few outliers."""
     number = min(length, 32)
-    num_before = max(1, min(memory.num_seen[0] - memory.began[0] - number, rule.num_level))
+    num_before = max(1, min(memory.num_seen[0] - memory.began[0] - number, NUM_LEVEL))
     error, remains = _error(memory.stay[0], memory.noise[0], number, num_before)
     before = memory.recent[(memory.num_seen[0] - 1 - number) % NUM_RECENT] - memory.level[0]
     off = _median(memory, number) - memory.level[0] - remains * before
     back = abs(memory.level[0] + off - memory.former[0]) < RETURNED * abs(off)
-    widths = rule.noise_widths - (rule.return_bonus if back else 0.0)
-    if abs(off) <= max(rule.least_ratio_log, widths * error):
+    widths = NOISE_WIDTHS - (RETURN_BONUS if back else 0.0)
+    if abs(off) <= max(LEAST_RATIO_LOG, widths * error):
         return False
-    few = int(rule.few_share * number)
+    few = int(FEW_SHARE * number)
     nearest = memory.scratch[few] if off > 0 else memory.scratch[number - 1 - few]  # sorted by _median
-    return bool((nearest - memory.level[0]) / off > rule.agreement)
+    if (nearest - memory.level[0]) / off <= AGREEMENT:
+        return False
+    return off < 0 or _chance_log(memory, number, few, AGREEMENT * off) <= MOST_CHANCE_LOG
+
+
+@inner
+def _chance_log(memory: DetectorState, number: int, few: int, off: float) -> float:
+    """Logarithm of the chance that all but a few of the latest points are this much above the level.
+
+    It follows from how many points before them are, if these are enough. Where single points often are, as on a busy
+    host, noise is no measure of how often several are in sequence.
+    """
+    num_before = min(memory.num_seen[0] - memory.began[0], NUM_RECENT) - number
+    num_off = 0
+    for each in range(number, number + num_before):
+        num_off += memory.recent[(memory.num_seen[0] - 1 - each) % NUM_RECENT] > memory.level[0] + off
+    if num_off == 0 or num_before < NUM_LEVEL:
+        return -np.inf
+    choices = math.lgamma(number + 1.0) - math.lgamma(few + 1.0) - math.lgamma(number - few + 1.0)
+    return choices + (number - few) * math.log(num_off / num_before)
 
 
 @inner
@@ -380,14 +392,14 @@ def _declare(memory: DetectorState, length: int, found: ChangeBuffer) -> None:
 
 
 @inner
-def _cusum(rule: DetectionRule, memory: DetectorState, value: float, found: ChangeBuffer) -> None:
+def _cusum(memory: DetectorState, value: float, found: ChangeBuffer) -> None:
     """CUSUM in both directions; a single point counts at most three times the noise or the drift."""
-    most = 3.0 * max(memory.noise[0], rule.creep_drift)
+    most = 3.0 * max(memory.noise[0], CREEP_DRIFT)
     off = min(max(value - memory.level[0], -most), most)
-    drift = rule.creep_drift * (1.0 + memory.stay[0])
+    drift = CREEP_DRIFT * (1.0 + memory.stay[0])
     memory.up[0] = max(0.0, memory.up[0] + off - drift)
     memory.down[0] = max(0.0, memory.down[0] - off - drift)
-    if max(memory.up[0], memory.down[0]) > rule.creep_limit:
+    if max(memory.up[0], memory.down[0]) > CREEP_LIMIT:
         length = min(16, memory.num_seen[0] - memory.began[0] - 1)
-        if _is_off(rule, memory, length):
+        if _is_off(memory, length):
             _declare(memory, length, found)

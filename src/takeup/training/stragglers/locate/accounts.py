@@ -42,7 +42,6 @@ class TimeAccount:
 
     @property
     def iteration_s(self) -> float:
-        """Median iteration time."""
         return float(np.median(self.iterations_s))
 
     @property
@@ -66,7 +65,6 @@ class RankTimeline:
 
     @property
     def rank(self) -> int:
-        """The rank whose calls these are."""
         return self.calls.logs[self.place].rank
 
     @cached_property

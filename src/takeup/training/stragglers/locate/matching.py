@@ -29,11 +29,10 @@ STEADY = 0.6
 
 @dataclass(frozen=True, slots=True)
 class IterationMarker:
-    """The call that marks iterations, how many were seen, and which share of all calls they explain."""
+    """The call that marks iterations, and how many were seen."""
 
     token: int
     num_iterations: int
-    explained_share: float
 
 
 def find_marker(tokens: Ints) -> IterationMarker | None:
@@ -52,7 +51,7 @@ def find_marker(tokens: Ints) -> IterationMarker | None:
         token = max(once, key=lambda token: _steadiness(tokens, token))
         worse = WORSE_IF_STEADY if _steadiness(tokens, token) >= STEADY else WORSE
         if shares[number] >= max(LEAST_SHARE, best - worse):
-            return IterationMarker(token, number, shares[number])
+            return IterationMarker(token, number)
     return None
 
 
@@ -154,12 +153,10 @@ class MatchedCalls:
 
     @property
     def num_instances(self) -> int:
-        """Number of distinct calls."""
         return int(self.instance.max(initial=-1)) + 1
 
     @cached_property
     def instance_kind(self) -> Ints:
-        """Kind of each instance."""
         kinds = np.zeros(self.num_instances, np.int64)
         kinds[self.instance] = self.kind
         return kinds

@@ -291,31 +291,16 @@ def locate(logs: Sequence[CallLog], before: Sequence[CallLog] = ()) -> list[Susp
         return []
     found = [*_slow_ranks(now, past), *slow_links(now, past)]
     largest_s = max((each.excess_s for each in found), default=0.0)
-    least_s = max(BESIDE_LARGEST * largest_s, LEAST_SHARE * now.iteration_s, LEAST_EXPLAINED * _lost_s(now, past))
+    lost_s = now.iteration_s - past.iteration_s if past.accounts else 0.0
+    least_s = max(BESIDE_LARGEST * largest_s, LEAST_SHARE * now.iteration_s, LEAST_EXPLAINED * lost_s)
     kept = [each for each in found if each.excess_s >= least_s and each.suspect.factor >= LEAST_RATIO]
     ranks, links = ([each for each in kept if each.suspect.kind == kind] for kind in ("compute", "link"))
-    free = [rank for rank in ranks if not any(_is_held_up(rank, link) for link in links)]
-    free += [link for link in links if not any(_is_late_with(rank, link) for rank in ranks)]
-    return [replace(each.suspect, excess_s=each.excess_s) for each in sorted(free, key=lambda each: -each.excess_s)]
-
-
-def _lost_s(now: CallWindow, past: CallWindow) -> float:
-    """How much longer an iteration takes; 0 if there is no earlier window."""
-    return now.iteration_s - past.iteration_s if past.accounts else 0.0
-
-
-def _is_held_up(rank: RankedSuspect, link: RankedSuspect) -> bool:
-    """Whether a rank only seems to work longer because its sends block on a slow link."""
-    return _is_at(rank, link) and rank.excess_s < HELD_UP * link.excess_s
-
-
-def _is_late_with(rank: RankedSuspect, link: RankedSuspect) -> bool:
-    """Whether a link only seems slow because a slow rank is also slow to send and receive messages."""
-    return _is_at(rank, link) and rank.excess_s >= HELD_UP * link.excess_s
-
-
-def _is_at(rank: RankedSuspect, link: RankedSuspect) -> bool:
-    return rank.suspect.ranks[0] in link.suspect.ranks
+    # A rank whose sends block on a slow link seems to work longer; the link of a slow rank, which is also slow to send
+    # and receive, seems slow.
+    pairs = [(rank, link) for rank in ranks for link in links if rank.suspect.ranks[0] in link.suspect.ranks]
+    excused = {rank if rank.excess_s < HELD_UP * link.excess_s else link for rank, link in pairs}
+    free = sorted((each for each in kept if each not in excused), key=lambda each: -each.excess_s)
+    return [replace(each.suspect, excess_s=each.excess_s) for each in free]
 
 
 def _slow_ranks(now: CallWindow, past: CallWindow) -> Iterator[RankedSuspect]:
@@ -378,22 +363,22 @@ def _side_by_side(accounts: Sequence[TimeAccount]) -> list[Floats]:
 
 def ranks_by_role(window: CallWindow) -> list[list[int]]:
     """Ranks that make the same calls, together."""
-    roles: dict[frozenset[tuple[int, int]], list[int]] = defaultdict(list)
-    for rank, role in _roles(window).items():
-        roles[role].append(rank)
-    return list(roles.values())
-
-
-def _roles(window: CallWindow) -> dict[int, frozenset[tuple[int, int]]]:
-    """Operations and sizes that a rank calls: ranks with the same calls have the same role."""
-    calls, roles = window.calls, {}
+    roles: dict[tuple[int, frozenset[tuple[int, int]]], list[int]] = defaultdict(list)
+    calls = window.calls
     assert calls is not None
     for place, log in enumerate(calls.logs):
         if log.rank in window.accounts:
             kinds = calls.kinds[np.unique(calls.kind[calls.place == place])]
             what = kinds[:, 3] + SENDS * (kinds[:, 1] == log.rank)
-            roles[log.rank] = frozenset(zip(what.tolist(), kinds[:, 4].tolist(), strict=True))
-    return roles
+            sorts = frozenset(zip(what.tolist(), kinds[:, 4].tolist(), strict=True))
+            roles[_end_of_pipeline(log), sorts].append(log.rank)
+    return list(roles.values())
+
+
+def _end_of_pipeline(log: CallLog) -> int:
+    """-1 for the first stage and 1 for the last one, which have one neighbour; 0 for all other ranks."""
+    peers = np.unique(log.calls["peer"][log.calls["peer"] >= 0])
+    return int(np.sign(log.rank - peers[0])) if len(peers) == 1 else 0
 
 
 def late_shares(window: CallWindow) -> dict[int, float]:

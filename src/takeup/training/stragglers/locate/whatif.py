@@ -123,17 +123,17 @@ class _Network:
         while any(place < len(order) for place, order in zip(places, orders, strict=True)):
             num_before = len(found)
             for stage, order in enumerate(orders):
-                while places[stage] < len(order) and self._is_ready(stage, *order[places[stage]], done):
-                    found.append((stage, *order[places[stage]]))
+                while places[stage] < len(order):
+                    microbatch, kind = order[places[stage]]
+                    neighbour = self._awaited(stage, kind)
+                    if neighbour is not None and (neighbour, microbatch, kind) not in done:
+                        break
+                    found.append((stage, microbatch, kind))
                     done.add(found[-1])
                     places[stage] += 1
             if len(found) == num_before:
                 raise BadInput("the orders of the stages wait for each other; the trace cannot be simulated")
         return found
-
-    def _is_ready(self, stage: int, microbatch: int, kind: int, done: set[tuple[int, int, int]]) -> bool:
-        neighbour = self._awaited(stage, kind)
-        return neighbour is None or (neighbour, microbatch, kind) in done
 
     def _awaited(self, stage: int, kind: int) -> int | None:
         neighbour = stage - 1 if kind == 0 else stage + 1
