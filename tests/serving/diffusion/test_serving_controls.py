@@ -149,12 +149,12 @@ def test_images_are_forgotten_with_their_request(pipeline: Any, nets: dict[str, 
     engine = engine_with(pipeline, nets, {"depth": worker})
     cancelled = engine.submit(request(DEPTH))
     engine.advance()
-    known = set(worker._net.knows)
+    known = set(worker._net._images)
     cancelled.cancel()
     images(engine, [request(DEPTH)])
     worker._thread.submit(int).result()  # after what was sent to the thread before
 
-    assert (len(known), worker._net.knows) == (1, set())
+    assert (len(known), set(worker._net._images)) == (1, set())
 
 
 def test_channels_in_the_other_order_are_turned_once() -> None:

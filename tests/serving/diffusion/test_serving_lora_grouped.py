@@ -96,7 +96,7 @@ def test_unpacked_layers_are_called_one_by_one() -> None:
 
     assert while_unpacked is original
     assert type(attention.processor) is type(while_packed) is not type(original)
-    assert packed.num_layers == sum(name.endswith((".attn1", ".attn2")) for name, _ in unet.named_modules())
+    assert len(packed._original) == sum(name.endswith((".attn1", ".attn2")) for name, _ in unet.named_modules())
 
 
 @pytest.mark.parametrize(

@@ -151,11 +151,6 @@ class FusedUpsampling:
         self.refresh()
         self._forwards = ReplacedForwards({one: MethodType(_doubled, one) for one in self._modules})
 
-    @property
-    def num_layers(self) -> int:
-        """The number of fused layers."""
-        return len(self._modules)
-
     @torch.no_grad()
     def refresh(self) -> None:
         """Recompute the summed weights of layers whose weights changed."""

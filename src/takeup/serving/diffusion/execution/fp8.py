@@ -42,11 +42,6 @@ class Fp8Layers:
         self.refresh()
         self._forwards = ReplacedForwards(forwards)
 
-    @property
-    def num_layers(self) -> int:
-        """The number of layers computed in FP8."""
-        return len(self._forwards)
-
     @torch.no_grad()
     def refresh(self) -> None:
         """Quantize the current weights; call it when they changed."""

@@ -73,11 +73,6 @@ class PackedAttention:
         self._silent: Any = WeakTensorKeyDictionary()
         self._use_packed()
 
-    @property
-    def num_layers(self) -> int:
-        """The number of packed attention layers."""
-        return len(self._original)
-
     def blocks(self, text: torch.Tensor) -> TextBlocks:
         """Allocate buffers for the keys and values of a text of this shape."""
         num_rows, num_tokens, _width = text.shape

@@ -62,11 +62,6 @@ class FusedResidualBlocks:
             forwards[network.conv_act] = MethodType(_nothing, network.conv_act)
         self._forwards = ReplacedForwards(forwards)
 
-    @property
-    def num_blocks(self) -> int:
-        """The number of modules with a replaced forward."""
-        return len(self._forwards)
-
     @contextmanager
     def separate(self) -> Iterator[None]:
         """Inside, every layer is called separately, as hooks on layers require."""

@@ -72,11 +72,6 @@ class ControlNet:
         self._embed = module.controlnet_cond_embedding
         self._images: dict[int, torch.Tensor] = {}
 
-    @property
-    def knows(self) -> set[int]:
-        """The keys of the registered images."""
-        return set(self._images)
-
     @torch.no_grad()
     def remember(self, key: int, image: torch.Tensor) -> None:
         """Embed an image; `image` has a row for every row of the request, as in the calls that follow."""
