@@ -82,7 +82,7 @@ def best_threshold(
 #
 # How it works. The probability of a stall rises with arrivals and admitted users and falls with capacity and the start
 # threshold; the start-up delay rises with the threshold. So every limit is the end of an interval on which the target
-# holds, found by doubling and bisection on an oracle that takes a millisecond. With few admitted users the target may
+# holds, found by bisection on an oracle that takes a millisecond. With few admitted users the target may
 # hold for any load: the share of stalls has a limit below 1 when the cell is always full.
 
 PRECISION = 1e-6  # of the answer, relative
@@ -125,17 +125,10 @@ def min_capacity(cell: Cell, player: Player, target: StallTarget) -> float:
     def fails(capacity_bps: float) -> bool:
         return not target.holds(replace(cell, capacity_bps=capacity_bps), player)
 
-    high = cell.bitrate_bps
-    while fails(high):
-        high *= 2
-        if high > 1e9 * cell.bitrate_bps:
-            raise BadInput(_unattainable(target, "no capacity is enough", "raise the start threshold"))
-    low = high / 2
-    while not fails(low):
-        low /= 2
-        if low < 1e-6 * cell.bitrate_bps:
-            return 0.0
-    return _bisect_limit(fails, low, high, give_high=True)
+    low, high = 1e-6 * cell.bitrate_bps, 1e9 * cell.bitrate_bps
+    if fails(high):
+        raise BadInput(_unattainable(target, "no capacity is enough", "raise the start threshold"))
+    return _bisect_limit(fails, low, high, give_high=True) if fails(low) else 0.0
 
 
 def max_admission(cell: Cell, player: Player, target: StallTarget, most: int = 200) -> int:
@@ -146,10 +139,7 @@ def max_admission(cell: Cell, player: Player, target: StallTarget, most: int = 2
 
     if not holds(1):
         raise BadInput(_unattainable(target, "even one user at a time stalls more often", "add capacity"))
-    low, high = 1, 2
-    while high <= most and holds(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
+    low, high = 1, most + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
