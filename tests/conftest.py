@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from command_line import Outcome, Run
+from takeup.cluster import file_kinds
 
 # Without bytecode (PYTHONDONTWRITEBYTECODE is set and uv compiles none), every server, replica and driver that a test
 # starts would compile torch from source, which takes longer than the test. The suite caches bytecode in a folder of its
@@ -37,6 +38,12 @@ WITH_KERNELS = ("caching", "cluster", "edge", "streaming", "training")
 
 # In CI a skipped test is a failure, unless its reason begins with one of these.
 ALLOWED_SKIPS: dict[str, str] = {}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kernels_stay_compiled() -> None:
+    """For a small table `takeup try` runs kernels as plain Python, and then all that are imported in its process."""
+    file_kinds.FEW_BYTES = 0
 
 
 @pytest.hookimpl(tryfirst=True)

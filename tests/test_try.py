@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from safetensors.numpy import save_file
 from command_line import Run, assert_one_sentence, report_of
 from takeup.cli import takeup as command_tree
 from takeup.core.file_kinds import sample_of
+from takeup.core.report import Report
 from takeup.example import SAMPLES, write_sample
 from takeup.tryfile import kinds, recognise
 
@@ -140,6 +144,20 @@ def test_a_sample_is_answered_in_three_sentences_with_a_chart_and_a_command(
     assert all(sentence.endswith((".", ").")) for sentence in sentences)
     assert Path(chart.partition(": ")[2]).read_bytes().startswith(b"\x89PNG")
     assert understood(command.partition("next:  ")[2])
+
+
+@pytest.mark.xdist_group("cluster")
+@pytest.mark.timeout(300)
+def test_a_small_table_of_jobs_gets_the_answer_of_the_kernels_without_compiling_them(run: Run, tmp_path: Path) -> None:
+    jobs, kernels = write_sample("gpu-jobs.csv", tmp_path), tmp_path / "kernels"
+    command = [sys.executable, "-m", "takeup", "try", str(jobs), "--json", "--quiet"]
+    plain = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, "NUMBA_CACHE_DIR": str(kernels)}
+    )
+
+    compiled = run("try", jobs, "--json", "--quiet")
+    assert not kernels.exists()
+    assert Report.from_json(plain.stdout).tables == Report.from_json(compiled.out).tables
 
 
 @pytest.mark.parametrize("make", [lora_of_sdxl, lora_folder, model_folder])

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from numba import njit
+import numpy as np
+from numba import config, njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,6 +41,15 @@ def bare(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """A bare function that is copied into its callers: a call would first copy the whole tuple of arrays."""
     return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)
+
+
+def run_plain() -> None:
+    """Run kernels that are imported from now on as plain Python: little work is done before they would be compiled.
+
+    Divisions by zero give what they give in kernels, without a warning.
+    """
+    config.DISABLE_JIT = 1  # type: ignore[attr-defined]
+    np.seterr(all="ignore")
 
 
 def _compiled(function: Function, **options: Any) -> Function:

@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.model import Kind
-from takeup.core.arrays import Bools, Floats, Ints
+from takeup.core.arrays import Bools, Floats, Ints, record
 
 Records = npt.NDArray[np.void]
 
-NODE = np.dtype([
+NODE = record([
     (name, np.int64)
     for name in (
         "size", "healthy", "free", "reserved", "high_gpus", "high_milli", "spot_milli", "first", "gain", "taken",
         "stale",
     )
 ] + [("calm", np.float64), ("price", np.float64), ("second", np.float64)])  # fmt: skip
-JOB = np.dtype([
+JOB = record([
     (name, np.int64)
     for name in (
         "kind", "organisation", "gpus", "milli", "workers", "first_worker", "running", "grade", "place",
@@ -38,10 +38,8 @@ JOB = np.dtype([
         "limit_s",
     )
 ])  # fmt: skip
-WORKER = np.dtype([(name, np.int64) for name in ("job", "node", "slot", "next", "previous")])
-LOG = np.dtype(
-    [(name, np.int64) for name in ("what", "job", "other", "grade")] + [("ran_s", "f8"), ("lost_gpu_s", "f8")]
-)
+WORKER = record([(name, np.int64) for name in ("job", "node", "slot", "next", "previous")])
+LOG = record([(name, np.int64) for name in ("what", "job", "other", "grade")] + [("ran_s", "f8"), ("lost_gpu_s", "f8")])
 
 STARTED, EVICTED, LEASE_OVER, NOTICED = range(4)  # what a line of the log says
 NUM_WAITING_HIGH, NUM_WAITING_SPOT, NUM_RUNNING, NUM_LOGGED, NUM_NOMINATED, NUM_LEFT = range(6)  # places of `totals`

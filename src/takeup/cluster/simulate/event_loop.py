@@ -15,14 +15,12 @@ from takeup.cluster.scheduling.layout import Fleet
 from takeup.cluster.scheduling.placement import update_calmness
 from takeup.cluster.scheduling.rules import PACKED, SchedulerRules
 from takeup.cluster.scheduling.scheduling_pass import run_arrival_pass, run_pass
-from takeup.core.arrays import Floats, Ints
+from takeup.core.arrays import Floats, Ints, record
 from takeup.core.compiled import inner, kernel
 
 Records = npt.NDArray[np.void]
 
-ENTRY = np.dtype(
-    [("when_s", np.float64), ("number", np.int64), ("what", np.int64), ("job", np.int64), ("run", np.int64)]
-)
+ENTRY = record([("when_s", np.float64), ("number", np.int64), ("what", np.int64), ("job", np.int64), ("run", np.int64)])
 
 
 class EventQueue(NamedTuple):
