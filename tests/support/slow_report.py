@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.training.stragglers.contract import CallLog, SlowdownEvent
-from takeup.training.stragglers.locate.accounts import windows_of
+from takeup.training.stragglers.locate.accounts import TimeAccount, windows_of
 
 MS = 1e3
 
@@ -45,12 +47,18 @@ def _suspects(event: SlowdownEvent) -> Table:
     return Table("Who is suspected", columns, rows, note)
 
 
+def medians_of(account: TimeAccount) -> tuple[float, ...]:
+    """Medians of the whole iteration, own work, waiting and transfers."""
+    parts = account.iterations_s, account.owns_s, account.waits_s, account.transfers_s
+    return tuple(float(np.median(each)) for each in parts)
+
+
 def _accounts(logs: Sequence[CallLog]) -> Table:
     """Time account of every rank."""
     now, _ = windows_of(logs, ())
     names = ("iteration", "own work", "waiting for others", "transfers")
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (rank, *(MS * value for value in account.medians())) for rank, account in sorted(now.accounts.items())
+        (rank, *(MS * value for value in medians_of(account))) for rank, account in sorted(now.accounts.items())
     )
     note = "medians over iterations; who works longest and waits least is who the others wait for"
     return Table(

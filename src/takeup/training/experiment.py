@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from takeup.core.progress import progress
 from takeup.core.report import Check, Report, Series, Table
@@ -30,7 +30,10 @@ from takeup.training.traces.profiles import load_profile, load_schedule, random_
 
 A_MICROBATCH_BYTES = 2**20  # arbitrary, divisible into chunks; used where only a count was given
 SLOW = re.compile(r"(\d+):(\d+\.?\d*)(?:\+(\d+\.?\d*))?")
-SLOW_STAGE = re.compile(r"(\d+):(\d+\.?\d*)")
+PATTERNS = {
+    "slow": (SLOW, "LINK:LATENCY or LINK:LATENCY+SERVICE in ms, such as 2:20 or 2:0+30"),
+    "slow_stages": (re.compile(r"\d+:\d+\.?\d*"), "STAGE:FACTOR, such as 1:1.5 for operations half as long again"),
+}
 
 
 class TrainingScenario(Scenario):
@@ -57,22 +60,13 @@ class TrainingScenario(Scenario):
     jitter_share: float = Field(0.05, ge=0, le=10)
     num_runs: int = Field(100, ge=1)
 
-    @field_validator("slow")
+    @field_validator("slow", "slow_stages")
     @classmethod
-    def _slow_links(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+    def _as_expected(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        pattern, expected = PATTERNS[info.field_name or ""]
         for each in given:
-            if SLOW.fullmatch(each) is None:
-                raise ValueError(
-                    f"write LINK:LATENCY or LINK:LATENCY+SERVICE in ms, such as 2:20 or 2:0+30, not {each!r}"
-                )
-        return given
-
-    @field_validator("slow_stages")
-    @classmethod
-    def _slow_stages(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for each in given:
-            if SLOW_STAGE.fullmatch(each) is None:
-                raise ValueError(f"write STAGE:FACTOR, such as 1:1.5 for operations half as long again, not {each!r}")
+            if pattern.fullmatch(each) is None:
+                raise ValueError(f"write {expected}, not {each!r}")
         return given
 
     @model_validator(mode="after")
@@ -107,16 +101,14 @@ def _slowed(scenario: TrainingScenario, stages: tuple[Stage, ...]) -> tuple[Stag
     beyond = [number for number in factors if int(number) >= len(stages)]
     if beyond:
         raise BadInput(f"there is no stage {beyond[0]}; the pipeline has the stages 0 to {len(stages) - 1}")
-    return tuple(_scaled(stage, float(factors.get(str(number), 1.0))) for number, stage in enumerate(stages))
-
-
-def _scaled(stage: Stage, factor: float) -> Stage:
-    return replace(
-        stage,
-        forward_s=factor * stage.forward_s,
-        backward_s=factor * stage.backward_s,
-        weight_s=factor * stage.weight_s,
-    )
+    scaled = []
+    for number, stage in enumerate(stages):
+        factor = float(factors.get(str(number), 1.0))
+        forward_s, backward_s, weight_s = (
+            factor * each for each in (stage.forward_s, stage.backward_s, stage.weight_s)
+        )
+        scaled.append(replace(stage, forward_s=forward_s, backward_s=backward_s, weight_s=weight_s))
+    return tuple(scaled)
 
 
 def _base(scenario: TrainingScenario) -> Profile:
@@ -180,8 +172,8 @@ def simulate_planners(scenario: TrainingScenario, quiet: bool) -> Report:
         for plan in plans:
             jitter_share, num_runs = scenario.jitter_share, scenario.num_runs
             times_s = sample(plan, streams.stream("jitter"), jitter_share=jitter_share, num_runs=num_runs)
-            percentiles_s = (percentile(times_s, percent) for percent in (50, 95))
-            rows.append((plan.planner, plan.iteration_s, float(times_s.mean()), *percentiles_s))
+            middle_s, late_s = percentile(times_s, 50), percentile(times_s, 95)
+            rows.append((plan.planner, plan.iteration_s, float(times_s.mean()), middle_s, late_s))
             tick()
     timelines = [timeline_of(plan.schedule, plan.profile) for plan in plans]
     charts = (

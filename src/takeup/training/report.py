@@ -103,6 +103,7 @@ def delay_series(plans: Mapping[float, Sequence[PipelinePlan]], kind: str) -> Se
 
 def report_of(result: PipelinePlan | Timeline) -> Report:
     """A plan, or when the operations of a schedule run, as a report."""
+    tables: tuple[Table, ...]
     if isinstance(result, Timeline):
         title, tables, timeline = "Timeline", (_ranks_table(result),), result
     else:

@@ -40,7 +40,6 @@ class Stage:
 
     @property
     def work_s(self) -> float:
-        """Compute time of one micro-batch."""
         return self.forward_s + self.backward_s + self.weight_s
 
 
@@ -181,7 +180,6 @@ class Profile:
         return tuple(count if limit is None else min(count, limit) for limit in limits)
 
     def with_links(self, links: Mapping[int, Link]) -> Profile:
-        """A copy with some links replaced."""
         return replace(self, links=tuple(links.get(i, link) for i, link in enumerate(self.links)))
 
 

@@ -76,7 +76,6 @@ class Schedule:
 
     @classmethod
     def of_ops(cls, orders: Iterable[Iterable[Op]], placement: Sequence[int], num_microbatches: int) -> Schedule:
-        """A schedule from operations, one sequence per rank."""
         codes = [
             np.array([(op.stage * num_microbatches + op.microbatch) * NUM_KINDS + op.kind for op in order], np.int64)
             for order in orders
@@ -105,7 +104,6 @@ class Schedule:
         return len(self.placement)
 
     def ops(self, rank: int) -> list[Op]:
-        """The operations of a rank in order."""
         cells, kinds = np.divmod(self.codes[rank], NUM_KINDS)
         stages, microbatches = np.divmod(cells, self.num_microbatches)
         return [
@@ -221,7 +219,6 @@ class Timeline(Reported):
 
     @property
     def busy_s(self) -> float:
-        """Total compute time of all ranks."""
         return float(sum((ends - starts).sum() for starts, ends in zip(self.starts_s, self.ends_s, strict=True)))
 
     @property
@@ -242,7 +239,7 @@ class PipelinePlan(Reported):
     """A schedule, its predicted time, and the reason for it.
 
     `profile` is the one the schedule is for: a planner that cuts stages into chunks changes the profile it was given.
-    No schedule takes less than `bound_s`. All ranks switch to the plan of a `version` in the same iteration.
+    No schedule takes less than `bound_s`.
     """
 
     planner: str
@@ -253,7 +250,6 @@ class PipelinePlan(Reported):
     peak_live: tuple[int, ...]
     reasons: tuple[str, ...] = ()
     num_evaluations: int = 1
-    version: int = 0
 
     @property
     def gap_share(self) -> float:

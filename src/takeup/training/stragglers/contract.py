@@ -136,14 +136,11 @@ class SlowdownEvent:
         return any(suspect.kind == "pause" and len(suspect.ranks) > 1 for suspect in self.suspects)
 
     def sentence(self) -> str:
-        """The event as a sentence."""
         if not self.is_slow:
             return f"since iteration {self.began}, iterations have recovered: {self._times()}"
         cost = f"costing {self.lost_share:.0%} of the throughput ({self._times()})"
-        return f"since iteration {self.began}, {self._who()}, {cost}"
-
-    def _who(self) -> str:
-        return " and ".join(map(str, self.suspects)) or "all ranks are slower, or something they share"
+        what = " and ".join(map(str, self.suspects)) or "all ranks are slower, or something they share"
+        return f"since iteration {self.began}, {what}, {cost}"
 
     def _times(self) -> str:
         if self.is_standing:
@@ -198,7 +195,6 @@ class Confirmation:
         return not (self.problem or self.slow_ranks or self.slow_links)
 
     def sentence(self) -> str:
-        """The result as a sentence."""
         if self.problem:
             return f"no pause: {self.problem}"
         found = [f"rank {rank} computes {factor:.2f}x slower" for rank, factor in self.slow_ranks.items()]
@@ -267,7 +263,6 @@ class Finding:
     actions: tuple[RemedyAction, ...] = ()
 
     def sentence(self) -> str:
-        """The finding as a sentence."""
         tested = "" if self.confirmed is None else f"; {self.confirmed.sentence()}"
         return f"{self.event.sentence()}{tested}; action: {self.action}"
 

@@ -134,7 +134,6 @@ def _ladder(random: Generator, site: SlowdownSite, num: int) -> Floats:
 
 
 def _burst(random: Generator, site: SlowdownSite, num: int) -> Floats:
-    """On and off."""
     factor, parts, left = _factor(random, site), list[int](), num
     while left > 3 * SHORTEST:
         parts.append(SHORTEST + int(random.integers(0, left // 3)))

@@ -34,7 +34,8 @@ def correlated(random: Draw, num_steps: int) -> Floats:
 def variable_lengths(random: Draw, num_steps: int) -> Floats:
     """Four micro-batches in a step, whose lengths vary by a quarter, on every rank by itself."""
     lengths = np.exp(0.25 * random.standard_normal((num_steps, NUM_RANKS, 4))).mean(axis=2)
-    return white(random, num_steps) * lengths
+    times_s: Floats = white(random, num_steps) * lengths
+    return times_s
 
 
 def busy_host(random: Draw, num_steps: int) -> Floats:

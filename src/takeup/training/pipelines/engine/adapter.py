@@ -73,16 +73,6 @@ def carrier_of(stage: Any) -> Carrier:
     return "nccl" if group._get_backend(stage.device).name() == "nccl" else "delegates"
 
 
-def _activation_words(stage: int) -> str:
-    """Describe the activations that a stage receives from the previous stage, for error messages."""
-    return f"what stage {stage - 1} sends to stage {stage}, the activations of micro-batch"
-
-
-def _gradient_words(stage: int) -> str:
-    """Describe the gradients that a stage receives from the next stage, for error messages."""
-    return f"what stage {stage + 1} sends to stage {stage}, the gradients of micro-batch"
-
-
 class PipelineRuntime(_PipelineScheduleRuntime):
     """PyTorch's pipeline runtime with one stage per rank, per-operation timing and a replaceable schedule."""
 
@@ -97,7 +87,10 @@ class PipelineRuntime(_PipelineScheduleRuntime):
         # Messages for an accelerator are copied there by the waiting thread, as soon as they have arrived.
         eager = (lambda: watch.is_on) if carrier == "gloo" else (lambda: True)
         marks = [_ArrivalEvents(watch, stage.device), _ArrivalEvents(watch, stage.device)]
-        words = (_activation_words(number), _gradient_words(number))
+        words = (
+            f"what stage {number - 1} sends to stage {number}, the activations of micro-batch",
+            f"what stage {number + 1} sends to stage {number}, the gradients of micro-batch",
+        )
         self.fwd_recv_ops, self.bwd_recv_ops = (
             PendingReceives(partial(watch.note_arrival, direction), words[direction], timeout, eager, marks[direction])
             for direction in range(2)

@@ -88,14 +88,12 @@ class ProfileExchange:
         return np.array(shared) if verdict == FINE else None
 
     def same(self, number: int) -> bool:
-        """Whether all ranks pass the same number."""
         both = torch.tensor([number, -number])
         with _communication("to switch to another schedule"):
             dist.all_reduce(both, dist.ReduceOp.MAX, group=self._group)
         return bool(both[0] == -both[1])
 
     def least(self, number: int) -> int:
-        """Minimum of the numbers that the ranks pass."""
         given = torch.tensor([number])
         with _communication("to hear what they are asked"):
             dist.all_reduce(given, dist.ReduceOp.MIN, group=self._group)
@@ -201,11 +199,9 @@ class ScheduleControl:
 
     @property
     def version(self) -> int:
-        """Number of schedule changes so far."""
         return int(self._now.version)
 
     def adopt(self, schedule: Schedule) -> None:
-        """Switch to a schedule chosen by the caller."""
         self._now = replace(self._now, version=self.version + 1, expected_s=0.0, num_better=0)
         self.schedule = schedule
 
@@ -347,7 +343,6 @@ class AdaptiveSchedule:
 
     @property
     def schedule(self) -> Schedule:
-        """Schedule of the next iteration."""
         return self._control.schedule
 
     @property

@@ -48,17 +48,12 @@ class WorkerThread:
 
 def _run_queue(jobs: SimpleQueue[QueuedCall | None]) -> None:
     while (job := jobs.get()) is not None:
-        _run_call(*job)
-        del job  # release what the call references as soon as it is done
-
-
-def _run_call(future: Future[Any], call: Callable[[], Any]) -> None:
-    try:
-        result = call()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+        future, call = job
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+        del job, future, call  # release what the call references as soon as it is done
 
 
 Key = tuple[int, int]  # stage and micro-batch
@@ -212,7 +207,6 @@ class DelegateReceiver:
         self._asked: list[tuple[torch.Tensor, Any]] = []  # kept alive while they are sent
 
     def receive(self, tensors: Sequence[torch.Tensor]) -> list[Waitable]:
-        """Post receives into these tensors."""
         return [self._begin(tensor) for tensor in tensors]
 
     def ask(self, request: torch.Tensor) -> None:
@@ -288,7 +282,6 @@ class _DeviceReceive:
 
     @property
     def mark(self) -> Any:
-        """Event at the end of the copy."""
         return self._copied
 
     def land(self) -> None:

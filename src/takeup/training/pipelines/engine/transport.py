@@ -76,7 +76,6 @@ class LinkEndpoint:
             self._forget_before(self._iteration - self._kept_for)
 
     def send(self, microbatch: int, ops: Sequence[Any]) -> None:
-        """Send the tensors of these PyTorch operations."""
         tensors = [op.tensor for op in ops]
         with self._lock:
             failed, delegated = self.failed, self.delegated
@@ -90,7 +89,6 @@ class LinkEndpoint:
             self._send_plainly(ops)
 
     def receive(self, microbatch: int, ops: Sequence[Any]) -> list[messages.Waitable]:
-        """Post the receives of these PyTorch operations."""
         if self._was_requested or (self.delegated and not self.failed):
             return self._incoming.receive([op.tensor for op in ops])
         return [_FailoverReceive(self, microbatch, ops)]
@@ -240,8 +238,12 @@ class StageRoutes:
         self._arrivals = arrivals
         self._carrier = carrier
         number = stage.stage_index
-        made = {link: _connect(number, link, ranks, timeout) for link in sorted((number, number - 1), key=_even_first)}
+        made = {
+            link: _connect(number, link, ranks, timeout)
+            for link in sorted((number, number - 1), key=lambda link: link % 2)
+        }
         self._ways = (made[number], made[number - 1])  # next and previous stage: destinations of F and I
+        self._present = [way for way in self._ways if way is not None]
         for direction, name in enumerate(NAMES):
             for verb, ours in (("send", self._send), ("recv", self._receive)):
                 method = f"get_{name}_{verb}_ops"
@@ -251,13 +253,12 @@ class StageRoutes:
     @property
     def failed(self) -> frozenset[int]:
         """Links of this rank whose ordinary connection is broken."""
-        return frozenset(way.number for way in self._ways if way is not None and way.failed)
+        return frozenset(way.number for way in self._present if way.failed)
 
     def use(self, links: Collection[int]) -> None:
         """From the next iteration on, use delegates on these links and on no other working links."""
-        for way in self._ways:
-            if way is not None:
-                way.delegated = self._carrier == "delegates" or way.number in links
+        for way in self._present:
+            way.delegated = self._carrier == "delegates" or way.number in links
 
     def may_receive_early(self, direction: int) -> bool:
         """Whether receives may be posted out of order: not with NCCL, which matches the sends and receives of a link
@@ -267,16 +268,13 @@ class StageRoutes:
         return way is None or not self._by_nccl(way)
 
     def begin(self) -> None:
-        """Start an iteration."""
-        for way in self._ways:
-            if way is not None:
-                way.begin()
+        for way in self._present:
+            way.begin()
 
     def flush(self) -> None:
         """Block until all messages have been sent; PyTorch's runtime does not track them."""
-        for way in self._ways:
-            if way is not None:
-                way.flush()
+        for way in self._present:
+            way.flush()
 
     def _send(self, direction: int, plain: Callable[[int], list[Any]], microbatch: int) -> list[Any]:
         way = self._ways[direction]
@@ -296,10 +294,6 @@ class StageRoutes:
 
     def _by_nccl(self, way: LinkEndpoint) -> bool:
         return self._carrier == "nccl" and not way.delegated
-
-
-def _even_first(link: int) -> int:
-    return link % 2
 
 
 def _connect(stage: int, link: int, ranks: list[int], timeout: timedelta) -> LinkEndpoint | None:

@@ -171,13 +171,9 @@ def link_delay_s(rule: SwitchRule, recent_s: Sequence[float]) -> float:
 
 def slow_links(rule: SwitchRule, profile: Profile, before: frozenset[int]) -> frozenset[int]:
     """The slow links, with hysteresis: a link that was slow `before` has half the limit."""
+    shortest_s = [min(stage.forward_s, stage.backward_s) for stage in profile.stages]
     return frozenset(
         number
         for number, link in enumerate(profile.links)
-        if link.delay_s > rule.slow_share * (0.5 if number in before else 1.0) * _shortest_s(profile, number)
+        if link.delay_s > rule.slow_share * (0.5 if number in before else 1.0) * min(shortest_s[number : number + 2])
     )
-
-
-def _shortest_s(profile: Profile, number: int) -> float:
-    """The shortest forward or backward at either end of a link."""
-    return min(min(stage.forward_s, stage.backward_s) for stage in profile.stages[number : number + 2])

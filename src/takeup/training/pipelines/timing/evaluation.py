@@ -162,7 +162,6 @@ class _CriticalPaths:
 
 
 def _sums(steps: Ints) -> Ints:
-    """Prefix sums, starting with zero."""
     return np.concatenate([[0], np.cumsum(steps)]).astype(np.int64)
 
 
@@ -202,7 +201,6 @@ def generate_schedule(
     warmups: Sequence[int],
     caps: Sequence[int] | None = None,
     flights: Sequence[int] | None = None,
-    factors: Floats | None = None,
 ) -> Schedule:
     """The greedy order: every rank prefers a backward, then a forward, then a weight gradient.
 
@@ -210,7 +208,7 @@ def generate_schedule(
     pending backward; rank r holds at most `caps[r]` until their weight gradients. None is no limit.
     """
     limits, codes = _limits(profile, warmups, caps, flights), _empty_codes(profile)
-    if make_order(pipeline_arrays(profile, factors), limits, codes) >= NEVER:
+    if make_order(pipeline_arrays(profile), limits, codes) >= NEVER:
         raise _deadlock_error(limits)
     return _schedule_of(profile, codes)
 
@@ -272,7 +270,6 @@ def _deadlock_error(limits: OrderLimits) -> BadInput:
 def _limits(
     profile: Profile, warmups: Sequence[int], caps: Sequence[int] | None, flights: Sequence[int] | None
 ) -> OrderLimits:
-    """Limits as kernel arrays."""
     count = profile.num_microbatches
     return OrderLimits(
         np.array(warmups, np.int64),

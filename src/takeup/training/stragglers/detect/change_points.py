@@ -22,7 +22,6 @@ from takeup.training.stragglers.detect.kernels import (
 )
 
 MOST_RUNS = 32
-MOST_CHANGES = 64  # capacity of the result buffer per kernel call
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +55,13 @@ class ChangePointDetector:
         times_s = np.asarray(times_s, np.float64)
         if not (np.isfinite(times_s) & (times_s > 0)).all():
             raise BadInput("times of iterations must be finite and above zero; leave out what was not measured")
-        changes: list[ChangePoint] = []
-        for part in np.array_split(np.log(times_s), max(1, math.ceil(len(times_s) / MOST_CHANGES))):
-            changes += self._see(part)
-        return changes
-
-    def see_one(self, time_s: float) -> list[ChangePoint]:
-        return self.see(np.array([time_s]))
-
-    def _see(self, logs: Floats) -> list[ChangePoint]:
-        counters, levels = np.zeros((2, MOST_CHANGES), np.int64), np.zeros((2, MOST_CHANGES))
+        counters, levels = np.zeros((2, len(times_s)), np.int64), np.zeros((2, len(times_s)))
         found = ChangeBuffer(np.zeros(1, np.int64), *counters, *levels)
-        detect_changes(self._memory, self._runs, logs, found)
+        detect_changes(self._memory, self._runs, np.log(times_s), found)
         rows = zip(*(column[: found.size[0]].tolist() for column in found[1:]), strict=True)
         return [
             ChangePoint(began, declared, math.exp(before), math.exp(after)) for began, declared, before, after in rows
         ]
+
+    def see_one(self, time_s: float) -> list[ChangePoint]:
+        return self.see(np.array([time_s]))

@@ -49,12 +49,6 @@ class TimeAccount:
         """Median time of own work per iteration."""
         return float(np.median(self.owns_s))
 
-    def medians(self) -> tuple[float, float, float, float]:
-        """Medians of the whole iteration, own work, waiting and transfers."""
-        parts = (self.iterations_s, self.owns_s, self.waits_s, self.transfers_s)
-        whole_s, own_s, wait_s, transfer_s = (float(np.median(each)) for each in parts)
-        return whole_s, own_s, wait_s, transfer_s
-
 
 @dataclass(frozen=True)
 class RankTimeline:

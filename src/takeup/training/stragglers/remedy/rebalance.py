@@ -88,7 +88,6 @@ class BatchShares:
 
     @property
     def are_uneven(self) -> bool:
-        """Whether ranks have different shares."""
         return len(set(self.counts)) > 1
 
     def could_be_better(self, job: JobState) -> bool:

@@ -44,7 +44,6 @@ class WatchSettings:
 
     @property
     def may_restart(self) -> bool:
-        """Whether restarts are allowed."""
         return self.restart_after_s is not None or self.restart_cost_s is not None
 
 
@@ -118,7 +117,6 @@ class Remediation:
         return f"none; {advice}", ()
 
     def _rebalanced(self, job: JobState) -> Remedied:
-        """Give slow ranks less work."""
         if not job.num_microbatches:
             return "none; with Batches in the script a slow rank would get less work", ()
         before = self._shares.counts or (job.num_microbatches // job.num_ranks,) * job.num_ranks

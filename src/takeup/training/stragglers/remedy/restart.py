@@ -74,7 +74,6 @@ class RestartRule:
         return self._requested_s is not None
 
     def requested(self, now_s: float) -> None:
-        """Record that a restart was requested."""
         self._requested_s = now_s
 
     def completed(self, now_s: float) -> float | None:
@@ -134,10 +133,6 @@ class EscalationPlan:
 
     steps: tuple[tuple[float, Remedy], ...]
 
-    def due(self, elapsed_s: float) -> Remedy:
-        """The remedy that should be in force this long after the begin of the event."""
-        return [remedy for after_s, remedy in self.steps if after_s <= elapsed_s][-1]
-
 
 def ski_rental(remedies: Sequence[Remedy], from_s: float = 0.0) -> EscalationPlan:
     """The published rule: go on to the next remedy when the loss since the beginning has reached its cost."""
@@ -164,7 +159,7 @@ def plan_escalation(remedies: Sequence[Remedy], law: DurationDistribution) -> Es
     ahead = _losses_ahead(remedies, times_s)
     current, steps = 0, [(0.0, remedies[0])]
     for moment in range(len(law.durations_s)):
-        best = _best(remedies, ahead[moment], current)
+        best = current + int(np.argmin(_costs(remedies, ahead[moment], current)))
         if best != current:
             current = best
             steps.append((float(times_s[moment]), remedies[best]))
@@ -194,11 +189,6 @@ def _costs(remedies: Sequence[Remedy], ahead: Floats, current: int) -> Floats:
     once_s = np.array([0.0, *(remedy.cost_s for remedy in remedies[current + 1 :])])
     costs_s: Floats = ahead[current:] + once_s
     return costs_s
-
-
-def _best(remedies: Sequence[Remedy], ahead: Floats, current: int) -> int:
-    """The remedy to be in force from now on; the current one if no other is better."""
-    return current + int(np.argmin(_costs(remedies, ahead, current)))
 
 
 def expected_loss_s(steps: EscalationPlan, law: DurationDistribution) -> float:
@@ -231,7 +221,6 @@ class PredictedRankSwap:
     predicted_s: float
 
     def order(self, num_ranks: int) -> tuple[int, ...]:
-        """By rank: the new rank."""
         one, other = self.ranks
         return tuple({one: other, other: one}.get(rank, rank) for rank in range(num_ranks))
 

@@ -135,7 +135,6 @@ class Agent:
         self.is_connected = False
 
     def close(self) -> None:
-        """Close the connection."""
         self._channel.close()
 
 
@@ -211,7 +210,6 @@ class Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port it listens on."""
         host, port = self._server.getsockname()[:2]
         return host, port
 
@@ -289,5 +287,4 @@ class Listener:
                 hears.join(max(0.0, until_s - time.monotonic()))
 
     def close(self) -> None:
-        """Stop accepting connections."""
         self._server.close()

@@ -67,12 +67,10 @@ class Batches:
 
     @property
     def first(self) -> int:
-        """First micro-batch of this rank in the current iteration."""
         return self._plans[self._version].first
 
     @property
     def count(self) -> int:
-        """Number of micro-batches of this rank in the current iteration."""
         return self._plans[self._version].count
 
     def of(self, batch: Any) -> Iterator[Any]:
@@ -80,17 +78,14 @@ class Batches:
         pieces = _split_batch(batch, self.num_microbatches)
         if self._is_watched:
             self._agree()
-        times_ns = []
+        times_ns, unreduced = [], getattr(self._model, "no_sync", nullcontext)
         for number in range(self.first, self.first + self.count):
             is_last = number == self.first + self.count - 1
             start_ns = time.monotonic_ns()
-            with nullcontext() if is_last else self._unreduced():
+            with nullcontext() if is_last else unreduced():
                 yield pieces[number]
             times_ns.append(self._computed_until_ns(start_ns, is_last) - start_ns)
         self._tell(median(times_ns))
-
-    def _unreduced(self) -> Any:
-        return self._model.no_sync() if hasattr(self._model, "no_sync") else nullcontext()
 
     def _computed_until_ns(self, start_ns: int, is_last: bool) -> int:
         """End of the micro-batch's computation; for the last one, the start of its last call, which blocks."""

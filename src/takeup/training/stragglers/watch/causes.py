@@ -100,7 +100,6 @@ class CauseTimes:
     _seen: deque[tuple[int, dict[int, dict[int, int]]]] = field(default_factory=lambda: deque(maxlen=NUM_SAMPLES))
 
     def poll(self, num_iterations: int, readers: Mapping[int, Any]) -> None:
-        """Add a sample."""
         if not self._seen or num_iterations > self._seen[-1][0]:
             times = {rank: {word: each.word(word) for word in CAUSES} for rank, each in readers.items()}
             self._seen.append((num_iterations, times))

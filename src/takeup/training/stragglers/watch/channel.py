@@ -91,7 +91,6 @@ class TlsConnection:
         return self._call(lambda: self._connection.recv(length))
 
     def sendall(self, data: bytes) -> None:
-        """Send all of it."""
         left = memoryview(data)
         while left:
             left = left[self._call(partial(self._connection.send, left)) :]
@@ -143,7 +142,6 @@ class Channel:
         return hmac.digest(self._key, side + number.to_bytes(8) + body, "sha256")
 
     def send(self, values: dict[str, Any], rows: bytes = b"") -> None:
-        """Send one frame."""
         body = json.dumps(values).encode() + b"\n" + rows
         with self._lock:
             self._num_sent += 1
@@ -170,7 +168,6 @@ class Channel:
             yield values, rows
 
     def close(self) -> None:
-        """Close the connection."""
         with suppress(OSError):  # the peer has disconnected
             self._connection.shutdown(socket.SHUT_RDWR)  # or it would stay open in the thread that reads it
         self._connection.close()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -127,7 +128,9 @@ class PauseController:
         computed = self._compute(_waves(readers))
         if slow := evaluate_tests(computed, {}, 0.0).slow_ranks:
             again = self._compute(({rank: readers[rank]} for rank in slow), LONG_COMPUTE_S)
-            computed = {rank: min(each, again.get(rank, each), key=_wall_s) for rank, each in computed.items()}
+            computed = {
+                rank: min(each, again.get(rank, each), key=itemgetter("wall_s")) for rank, each in computed.items()
+            }
         carried = self._carry(readers, passes) if len(readers) > 1 else {}
         for most in (math.inf, *[CLEARLY_SLOW_LINK] * NUM_AGAIN):  # clearly slow links are tested only twice
             slow_links = evaluate_tests(computed, carried, 0.0).slow_links
@@ -192,10 +195,6 @@ def _is_alive(process: int) -> bool:
     with suppress(OSError, IndexError):  # a zombie has ended but was not reaped yet
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True
-
-
-def _wall_s(found: Mapping[str, Any]) -> float:
-    return float(found["wall_s"])
 
 
 def _faster(found: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:

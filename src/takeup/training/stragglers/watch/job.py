@@ -53,14 +53,14 @@ def watch(command: Sequence[str], asked: WatchOptions, say: Say, tell: Say) -> i
             return _send(command, asked, Path(name))
         with _listening(asked, say) as listener:
             session = WatchSession(Path(name), asked.settings, {} if listener is None else listener.ranks)
-            unhealthy = _unhealthy_hosts(asked)
+            unhealthy = reports.UnhealthyHosts(asked.on_unhealthy or "", host_name(), asked.act)
             job = _start(command, asked, Path(name))
             with _passing_on_signals(job), _metrics(asked, session, say), _live(asked, session) as refresh:
                 try:
                     for _ in _polls(job, listener):
                         for finding in session.poll():
                             _report_finding(asked, session, finding, say, tell)
-                        for line in [] if unhealthy is None else unhealthy.poll(session):
+                        for line in unhealthy.poll(session) if asked.on_unhealthy else ():
                             say(f"takeup: {line}")
                         refresh()
                 except Exception as error:  # an error in the watcher must never end the job
@@ -71,10 +71,6 @@ def watch(command: Sequence[str], asked: WatchOptions, say: Say, tell: Say) -> i
             for line in reports.standing_lines(session):
                 say(f"takeup: {line}")
         return job.returncode
-
-
-def _unhealthy_hosts(asked: WatchOptions) -> reports.UnhealthyHosts | None:
-    return None if not asked.on_unhealthy else reports.UnhealthyHosts(asked.on_unhealthy, host_name(), asked.act)
 
 
 def _start(command: Sequence[str], asked: WatchOptions, folder: Path) -> subprocess.Popen[bytes]:
@@ -141,7 +137,6 @@ def _summary(session: WatchSession) -> str:
 
 
 def _why_not(session: WatchSession) -> str:
-    """Why no iteration was counted."""
     gather = session.gather
     if not gather.readers:
         return "no rank made a collective call or sent a message that could be seen"

@@ -172,12 +172,6 @@ def apply_rank_order(folder: Path | str, environment: Any = os.environ) -> None:
     if given is None or "TORCHELASTIC_RUN_ID" not in environment:
         return
     with suppress(OSError, ValueError):  # the file is missing or invalid
-        order = _valid_order(json.loads(Path(folder, ORDER).read_text("utf-8")), environment)
-        if order is not None:
+        order = json.loads(Path(folder, ORDER).read_text("utf-8"))
+        if isinstance(order, list) and sorted(order) == list(range(int(environment.get("WORLD_SIZE", "0")))):
             environment[GIVEN], environment["RANK"] = given, str(order[int(given)])
-
-
-def _valid_order(order: Any, environment: Mapping[str, str]) -> list[int] | None:
-    """The order if it is a permutation of all ranks, else None."""
-    number = int(environment.get("WORLD_SIZE", "0"))
-    return order if isinstance(order, list) and sorted(order) == list(range(number)) else None

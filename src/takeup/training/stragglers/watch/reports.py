@@ -81,15 +81,11 @@ def _offsets_ns(logs: Sequence[CallLog]) -> dict[int, int]:
     for log in logs:
         differences = [
             ends[log.rank][key] - ends[known][key] + offsets[known]
-            for known in [each for each in offsets if _share_a_group(log, each)][:1]
+            for known in [each for each in offsets if any(each in ranks for ranks in log.groups.values())][:1]
             for key in ends[log.rank].keys() & ends[known].keys()
         ]
         offsets[log.rank] = int(np.median(differences)) if differences else _first(log) - _first(logs[0])
     return offsets
-
-
-def _share_a_group(log: CallLog, rank: int) -> bool:
-    return any(rank in ranks for ranks in log.groups.values())
 
 
 def _ends(log: CallLog) -> dict[tuple[int, int], int]:
@@ -194,7 +190,7 @@ def metrics_of(session: WatchSession) -> str:
     lines = []
     for name, kind, what, value in values:
         lines += [f"# HELP takeup_watch_{name} {what}", f"# TYPE takeup_watch_{name} {kind}"]
-        lines.append(f"takeup_watch_{name} {value:g}")
+        lines.append(f"takeup_watch_{name} {value:.15g}")
     lines += ["# HELP takeup_watch_slow how many times as long it takes", "# TYPE takeup_watch_slow gauge"]
     for suspect in session.remedies.slow:
         ranks = ",".join(map(str, suspect.ranks))
@@ -249,10 +245,7 @@ class UnhealthyHosts:
 def command_for(command: str, suspect: Suspect, host: str) -> list[str]:
     """The words of the user's command, with {rank}, {host}, {kind} and {factor} filled in; never a shell."""
     values = {"rank": suspect.ranks[0], "host": host, "kind": suspect.kind, "factor": f"{suspect.factor:.2f}"}
-    return [_filled(word, values) for word in shlex.split(command)]
-
-
-def _filled(word: str, values: dict[str, Any]) -> str:
+    words = shlex.split(command)
     for name, value in values.items():
-        word = word.replace(f"{{{name}}}", str(value))
-    return word
+        words = [word.replace(f"{{{name}}}", str(value)) for word in words]
+    return words

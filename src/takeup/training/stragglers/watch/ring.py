@@ -109,7 +109,6 @@ class RingBuffer:
             self.words[HeaderWord.NUM_GROUPS] = self._groups
 
     def begin(self, operation: int, peer: int, group: int, number: int, size_bytes: int, began_ns: int) -> int:
-        """Add a row, and return its number."""
         head = self._head
         offset = 8 * (FIRST_ROW + ROW_WORDS * (head % CAPACITY))
         self._pack_row(self._memory, offset, head, operation, peer, group, number, size_bytes, began_ns, 0)
@@ -123,7 +122,6 @@ class RingBuffer:
             self._pack_times(self._memory, 8 * (FIRST_ROW + ROW_WORDS * (row % CAPACITY) + BEGAN), began_ns, ended_ns)
 
     def end(self, row: int, ended_ns: int) -> None:
-        """Set the end time of a row's call."""
         if self._head - row < CAPACITY:  # else the row was overwritten
             self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + ENDED] = ended_ns
 

@@ -45,16 +45,13 @@ class RingReader:
         self._words = _open(self.path)
 
     def word(self, place: int) -> int:
-        """Read a word of the header."""
         return int(self._words[place])
 
     def ask(self, place: int, value: int) -> None:
-        """Write a word of the header."""
         self._words[place] = value
 
     @property
     def rank(self) -> int:
-        """Rank that writes this ring."""
         return self.word(ring.HeaderWord.RANK)
 
     @property
@@ -189,7 +186,6 @@ class RingCollector:
 
     @property
     def num_calls(self) -> int:
-        """Number of calls recorded so far."""
         return sum(reader.word(ring.HeaderWord.HEAD) for reader in self.readers.values())
 
     def read(self) -> list[CallLog]:

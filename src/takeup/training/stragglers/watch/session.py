@@ -55,17 +55,15 @@ class WatchSession:
         self._waiting = []
 
     def poll(self) -> list[contract.Finding]:
-        """Poll once and return the new findings."""
-        found = self._on_restart() if self.gather.poll() else []
+        found = []
+        if self.gather.poll():
+            self._reset()
+            found += self.remedies.on_restart(time.monotonic())
         if self.gather.is_complete:
             found += [self._on_event(event) for event in self._events()]
             found += self._carried_out(self.remedies.on_progress(self._state()))
         self.findings += found
         return found
-
-    def _on_restart(self) -> list[contract.Finding]:
-        self._reset()
-        return self.remedies.on_restart(time.monotonic())
 
     # Events -----------------------------------------------------------------------------------------------------------
 
@@ -102,12 +100,10 @@ class WatchSession:
         return not (self._is_quiet or (was_quiet and not event.is_slow))
 
     def _on_event(self, event: contract.SlowdownEvent) -> contract.Finding:
-        confirmed = self._confirm() if event.is_slow and self.settings.confirm else None
+        readers, confirmed = self.gather.readers, None
+        if event.is_slow and self.settings.confirm:
+            confirmed = self._pauses.confirm(readers, self.watcher.anchors, ring_passes(len(readers)))
         return self._carried_out([self.remedies.on_event(event, confirmed, self._state())])[0]
-
-    def _confirm(self) -> contract.Confirmation:
-        readers = self.gather.readers
-        return self._pauses.confirm(readers, self.watcher.anchors, ring_passes(len(readers)))
 
     # The state of the job, and the actions on it ----------------------------------------------------------------------
 
