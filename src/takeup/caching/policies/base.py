@@ -18,7 +18,7 @@ Rank = tuple[float, ...]
 class RankedPolicy(ABC):
     """A policy defined by `rank` alone."""
 
-    def __init__(self, table: GroupTable, capacity_bytes: int, *, admission: bool = False) -> None:
+    def __init__(self, table: GroupTable, capacity_bytes: float, *, admission: bool = False) -> None:
         self.table = table
         self.capacity_bytes = capacity_bytes
         self.admission = admission

@@ -1,12 +1,6 @@
 """Synthetic applications with graphs of the shape of real ones; each takes a random generator, gives a `Workload`.
 
-| name         | shape                                                                                              |
-| ------------ | -------------------------------------------------------------------------------------------------- |
-| zip          | tenants that each load two files and zip them block by block: every task needs *both* its inputs    |
-| pagerank     | a large edge table read in every iteration; ranks and messages that are read and then dead          |
-| components   | the same with messages that shrink from iteration to iteration                                      |
-| svdpp        | factors as large as the edges: most of what is in memory is replaced in every iteration             |
-| scan         | passes over the same blocks: the case in which recency is always wrong                              |
+The table of workloads in the README of this domain says what each is good for.
 """
 
 from collections.abc import Callable

@@ -271,18 +271,7 @@ class WorkloadBuilder:
 
 # Job graphs as a table: a row for every task says what it reads and writes, where it runs and how long it computes ----
 #
-# Columns (CSV, gzipped CSV or Parquet; all but the first and those about blocks may be missing):
-#
-#     task           its name; a row without one is no task but declares source data that lies on disk from the start
-#     job            number of the job, 0 if empty
-#     stage          number of the stage; a task without one is a separate stage
-#     after          number of the smaller stage that ends before this one begins; the same in all rows of a stage
-#     worker         where it runs, 0 if empty
-#     compute_s      seconds, 0 if empty
-#     inputs         names of the blocks it reads, separated by spaces
-#     outputs        names of the blocks it writes; every block that is read is an output of one row
-#     output_bytes   their sizes, as many as outputs
-#     output_workers where they live, as many as outputs; empty if they live where the task runs
+# The columns are described in docs/guides/bring-your-own-trace.md. A row without a task declares source data.
 
 _NONE = -1
 _COLUMNS = (

@@ -22,7 +22,7 @@ import heapq
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, cast
+from typing import cast
 
 from takeup.caching.contract import PolicySpec
 from takeup.caching.engines.dask.victim_order import (
@@ -36,6 +36,7 @@ from takeup.caching.engines.dask.victim_order import (
     VictimOrder,
 )
 from takeup.caching.groups import GroupTable
+from takeup.caching.policies.base import RankedPolicy
 
 # What the plug-in did, on one worker or on all of them together -------------------------------------------------------
 
@@ -98,15 +99,6 @@ TINY_SHARE = 0.001  # of the target: values below it are evicted after all other
 HAS_READERS = (0.0, 0.0, 0.0)
 
 
-class BlockRanking(Protocol):
-    """The part of a ranked policy that a guide uses."""
-
-    capacity_bytes: float
-
-    def rank(self, block: Hashable) -> tuple[float, ...]:
-        """The lowest is evicted first."""
-
-
 @dataclass(frozen=True, slots=True)
 class SpillOptions:
     """`clean_copies`: keep the file of a value that was read back, so that evicting it again writes nothing."""
@@ -138,7 +130,7 @@ class SpillGuide:
         self.stock = StockReplay(target_bytes)
         self.follows_peers = spec.base == "lerc"
         self._target_bytes = target_bytes
-        self._ranks = cast(BlockRanking, spec.make(self.table, FIRST_HORIZON_STEPS))
+        self._policy = cast(RankedPolicy, spec.make(self.table, FIRST_HORIZON_STEPS))
         self._uses_table = spec.uses_table
         self._values: dict[Hashable, WorkerValue] = {}
         self._unannounced: list[Hashable] = []
@@ -323,7 +315,7 @@ class SpillGuide:
         if not self._uses_table:
             return (self._class(value),)
         used = HAS_READERS if self.table.rc(key) else (value.last_graph, not value.is_clean, -value.last_used)
-        return (UNKNOWN if key in self.pending_frees else self._class(value), *self._ranks.rank(key), *used)
+        return (UNKNOWN if key in self.pending_frees else self._class(value), *self._policy.rank(key), *used)
 
     def _class(self, value: WorkerValue) -> int:
         if value.is_stuck:
@@ -417,5 +409,5 @@ class SpillGuide:
         """Update the capacity in steps whenever the number of finished tasks doubles."""
         if self._num_finished >= FIRST_ESTIMATE and self._num_finished & (self._num_finished - 1) == 0:
             step_bytes = self._touched_bytes / self._num_finished / self._num_workers
-            self._ranks.capacity_bytes = HORIZON_SHARE * self._target_bytes / max(1.0, step_bytes)
+            self._policy.capacity_bytes = HORIZON_SHARE * self._target_bytes / max(1.0, step_bytes)
             self.order.all_drifted()
