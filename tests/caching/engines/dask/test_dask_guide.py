@@ -358,7 +358,7 @@ def test_positions_count_in_steps_that_touch_as_much_as_memory_holds() -> None:
         guide.finished(number)
         store(guide, number, size_bytes=10 * MB)
 
-    assert guide._ranks.capacity_bytes == pytest.approx(0.1 * 100 / (10 * 15 / 16) * 2)
+    assert guide._policy.capacity_bytes == pytest.approx(0.1 * 100 / (10 * 15 / 16) * 2)
 
 
 def test_nothing_is_left_when_all_is_deleted_and_over() -> None:
