@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -40,7 +41,10 @@ SEED, NUM_SEEDS, NUM_ABLATION_SEEDS = 0, 3, 16
 NOW_S = 1e6
 QUOTA = np.array([inf]), np.array([inf])
 NUM_PLAIN_NODES, NUM_NODES, NUM_DECISIONS, NUM_GANGS, NUM_GAPS = 64, 1000, 400, 40, 60
+NUM_LARGE_NODES, STATE_BAR_MS, LARGE_STATE_BAR_MS = 20_000, 5.0, 100.0
 SPEED_BAR, DECISION_BAR_MS, GANG_BAR_MS, REPLAY_BAR_S, MEMORY_BAR_GB = 100.0, 1.0, 10.0, 60.0, 2.0
+STATE = f"state to decisions at {NUM_NODES} nodes, {NUM_NODES // 10} jobs wait"
+LARGE_STATE = f"state to decisions at {NUM_LARGE_NODES} nodes, {NUM_LARGE_NODES // 10} jobs wait"
 PARTS = ("speed", "fleet", "table", "ablations")
 
 WHOLE_FLEET = """
@@ -95,6 +99,33 @@ def gang(num_workers: int, gpus: float = 8.0) -> Job:
     return Job("new", Kind.HIGH, "org", "a100", gpus, num_workers, NOW_S)
 
 
+def queue(num_jobs: int, seed: int) -> list[Waiting]:
+    """Jobs of both kinds that have waited for up to three hours."""
+    chance = np.random.default_rng(seed)
+    shapes = chance.choice([1, 1, 1, 2, 4, 8], num_jobs), chance.choice([1, 1, 1, 1, 2, 4], num_jobs)
+    since_s = NOW_S - chance.integers(1, 10_800, num_jobs)
+    kinds = chance.integers(0, 2, num_jobs)
+    return [
+        Waiting(Job(f"new{place}", Kind(int(kind)), "org", "a100", float(gpus), int(workers), when_s), when_s)
+        for place, (kind, gpus, workers, when_s) in enumerate(zip(kinds, *shapes, since_s.tolist(), strict=True))
+    ]
+
+
+def repeated(state: State, num_copies: int) -> State:
+    """A fleet of this many equal parts."""
+    nodes = tuple(replace(node, name=f"{node.name}.{copy}") for copy in range(num_copies) for node in state.nodes)
+    runs = tuple(
+        replace(
+            run,
+            job=replace(run.job, id=f"{run.job.id}.{copy}"),
+            nodes=tuple(f"{name}.{copy}" for name in run.nodes),
+        )
+        for copy in range(num_copies)
+        for run in state.runs
+    )
+    return State(state.now_s, nodes, runs, ())
+
+
 # Speed ----------------------------------------------------------------------------------------------------------------
 
 
@@ -111,6 +142,14 @@ def pass_ms(state: State) -> float:
     return cpu_ms_of(lambda: run_pass(fleet, NOW_S, *QUOTA, POLICIES["gfs"]))
 
 
+def state_ms(state: State, num_waiting: int, num_times: int = 7) -> float:
+    """CPU milliseconds from a state with a queue of this length to decisions: the median of all but the first."""
+    live = RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.2))
+    busy = replace(state, waiting=tuple(queue(num_waiting, SEED)))
+    spent_ms = [cpu_ms_of(lambda: live.decide(busy)) for _ in range(num_times)]
+    return float(np.median(spent_ms[1:]))
+
+
 def speed_rows() -> dict[str, tuple[float, str]]:
     """Figures and units by name."""
     small = with_waiting(crowded(NUM_PLAIN_NODES, SEED), gang(4), gang(1, 1.0))
@@ -121,15 +160,15 @@ def speed_rows() -> dict[str, tuple[float, str]]:
     chance = np.random.default_rng(SEED)
     singles = [pass_ms(with_waiting(large, gang(1, float(chance.choice([1, 2, 4, 8]))))) for _ in range(NUM_DECISIONS)]
     gangs = [pass_ms(with_waiting(large, gang(int(chance.choice([2, 4, 8, 16]))))) for _ in range(NUM_GANGS)]
-    live = RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.2))
-    decide_ms = [cpu_ms_of(lambda: live.decide(with_waiting(large, gang(8)))) for _ in range(10)]
+    whole = repeated(large, NUM_LARGE_NODES // NUM_NODES)
     return {
         f"pass with a gang at {NUM_PLAIN_NODES} nodes, plain": (plain_ms, "cpu ms"),
         f"pass with a gang at {NUM_PLAIN_NODES} nodes": (fast_ms, "cpu ms"),
         "times faster": (plain_ms / fast_ms, ""),
         f"decision at {NUM_NODES} nodes, p99": (float(np.percentile(singles, 99)), "cpu ms"),
         f"gang with preemption at {NUM_NODES} nodes, p99": (float(np.percentile(gangs, 99)), "cpu ms"),
-        f"state to decisions at {NUM_NODES} nodes, median": (float(np.median(decide_ms)), "cpu ms"),
+        STATE: (state_ms(large, NUM_NODES // 10), "cpu ms"),
+        LARGE_STATE: (state_ms(whole, NUM_LARGE_NODES // 10), "cpu ms"),
         **gap_rows(),
     }
 
@@ -184,6 +223,8 @@ def speed_checks(rows: dict[str, tuple[float, str]]) -> list[Check]:
             GANG_BAR_MS,
             unit="ms",
         ),
+        Check.at_most("state to decisions at 1,000 nodes", rows[STATE][0], STATE_BAR_MS, unit="ms"),
+        Check.at_most("state to decisions at 20,000 nodes", rows[LARGE_STATE][0], LARGE_STATE_BAR_MS, unit="ms"),
     ]
 
 

@@ -147,19 +147,15 @@ class RuleBasedScheduler:
 
 
 def _logged(snapshot: PoolSnapshot) -> Iterator[Decision]:
-    names = [job.id for job in snapshot.jobs]
-    for line in snapshot.fleet.log[: snapshot.fleet.totals[NUM_LOGGED]]:
-        job, other = int(line["job"]), int(line["other"])
-        if line["what"] == STARTED:
-            yield Start(names[job], snapshot.nodes_of(job), Grade(line["grade"]), _start_reason(line["grade"], other))
-            continue
-        lost = float(line["lost_gpu_s"])
-        if other < 0:
-            yield Evict(names[job], "", lost, "its lease is over")
-            continue
-        notice_s = 0.0 if line["what"] == EVICTED else float(line["ran_s"])
-        reason = f"{names[other]} needs the room, and losing {lost:.0f} GPU-seconds is the cheapest way"
-        yield Evict(names[job], names[other], lost, reason, notice_s)
+    jobs = snapshot.jobs
+    for what, job, other, grade, ran_s, lost in snapshot.fleet.log[: snapshot.fleet.totals[NUM_LOGGED]].tolist():
+        if what == STARTED:
+            yield Start(jobs[job].id, snapshot.nodes_of(job), Grade(grade), _start_reason(grade, other))
+        elif other < 0:
+            yield Evict(jobs[job].id, "", lost, "its lease is over")
+        else:
+            reason = f"{jobs[other].id} needs the room, and losing {lost:.0f} GPU-seconds is the cheapest way"
+            yield Evict(jobs[job].id, jobs[other].id, lost, reason, 0.0 if what == EVICTED else ran_s)
 
 
 def _start_reason(grade: int, num_evicted: int) -> str:

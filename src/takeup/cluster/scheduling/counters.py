@@ -6,17 +6,47 @@ from takeup.cluster.scheduling import layout
 from takeup.cluster.scheduling.layout import Fleet
 from takeup.cluster.scheduling.rules import BY_FEWEST, BY_SHORTEST, BY_SIZE, SchedulerRules
 from takeup.core.arrays import Floats, Ints
-from takeup.core.compiled import inner, kernel
+from takeup.core.compiled import inlined, inner, kernel
 
 
-@inner
+@inlined
 def available(fleet: Fleet, node: int) -> int:
     """Whole GPUs of a node that are neither held nor reserved."""
     it = fleet.nodes[node]
     return max(0, it.free - it.reserved) if it.healthy else 0
 
 
+@inlined
+def may_use(fleet: Fleet, job: int, node: int) -> bool:
+    """Whether a job is allowed on a node."""
+    mask = fleet.jobs[job].mask
+    return bool(mask < 0 or fleet.masks[mask, node])
+
+
 @inner
+def queue_of(fleet: Fleet, is_spot: bool) -> tuple[Ints, int]:
+    """One of the two queues, and the place of `totals` that counts it."""
+    if is_spot:
+        return fleet.spot_queue, layout.NUM_WAITING_SPOT
+    return fleet.high_queue, layout.NUM_WAITING_HIGH
+
+
+@inlined
+def forget_quotes(fleet: Fleet, node: int) -> None:
+    """Something has changed on a node: its prices must be computed again."""
+    if fleet.totals[layout.HAS_QUOTES] == 1:
+        for row in range(len(fleet.quotes)):
+            fleet.quotes[row, node, 0] = np.nan
+
+
+@inlined
+def keep_free(fleet: Fleet, node: int, gpus: int) -> None:
+    """Reserve GPUs of a node, or fewer of them."""
+    fleet.nodes[node].reserved += gpus
+    forget_quotes(fleet, node)
+
+
+@inlined
 def fragmentation(free: int, artifact: bool) -> float:
     """How many of `free` GPUs on a node a typical request cannot use (Weng et al., ATC 2023).
 
@@ -27,7 +57,7 @@ def fragmentation(free: int, artifact: bool) -> float:
     return 0.10 * (free % 2) + 0.05 * (free % 4) + 0.50 * (free % 8)
 
 
-@inner
+@inlined
 def saved_at(fleet: Fleet, job: int, now_s: float) -> float:
     """When a running job's work was last safe: its last checkpoint, or its start."""
     it = fleet.jobs[job]
@@ -45,6 +75,7 @@ def place_worker(fleet: Fleet, worker: int, node: int) -> None:
     it = fleet.nodes[node]
     fleet.workers[worker].node = node
     _link(fleet, worker, node)
+    forget_quotes(fleet, node)
     if job.kind == 0:
         it.high_milli += job.milli
     else:
@@ -65,7 +96,7 @@ def place_worker(fleet: Fleet, worker: int, node: int) -> None:
         fleet.share_high[node, slot] += 1
 
 
-@inner
+@inlined
 def _take(fleet: Fleet, node: int, free: int, for_high: int) -> None:
     """Add deltas to the free and non-high counters; negative deltas allocate."""
     fleet.nodes[node].free += free
@@ -74,7 +105,7 @@ def _take(fleet: Fleet, node: int, free: int, for_high: int) -> None:
     fleet.totals[layout.HIGH_GPUS] -= for_high
 
 
-@inner
+@inlined
 def fullest_fit(fleet: Fleet, node: int, milli: int) -> int:
     """The shared GPU of a node with the least sufficient free share; -1 if there is none."""
     best, least = -1, 1000
@@ -93,7 +124,7 @@ def _empty_slot(fleet: Fleet, node: int) -> int:
     return 0  # cannot happen: at most one slot for each GPU is in use
 
 
-@inner
+@inlined
 def _link(fleet: Fleet, worker: int, node: int) -> None:
     first = fleet.nodes[node].first
     fleet.workers[worker].next = first
@@ -109,6 +140,7 @@ def remove_worker(fleet: Fleet, worker: int) -> None:
     mine = fleet.workers[worker]
     job, node = fleet.jobs[mine.job], mine.node
     it = fleet.nodes[node]
+    forget_quotes(fleet, node)
     if mine.previous >= 0:
         fleet.workers[mine.previous].next = mine.next
     else:
@@ -132,7 +164,7 @@ def remove_worker(fleet: Fleet, worker: int) -> None:
         _take(fleet, node, 1, 0)
 
 
-@inner
+@inlined
 def append_log(fleet: Fleet, what: int, job: int, other: int, ran_s: float, lost_gpu_s: float) -> None:
     """Add a line to the log."""
     line = fleet.log[fleet.totals[layout.NUM_LOGGED]]
@@ -142,7 +174,7 @@ def append_log(fleet: Fleet, what: int, job: int, other: int, ran_s: float, lost
     fleet.totals[layout.REFUSED_JOB] = -1
 
 
-@inner
+@inlined
 def note_start(fleet: Fleet, job: int, grade: int, now_s: float, preempted: int) -> None:
     """Mark a job whose workers are all placed as running from now on."""
     it = fleet.jobs[job]
@@ -157,7 +189,7 @@ def note_start(fleet: Fleet, job: int, grade: int, now_s: float, preempted: int)
     append_log(fleet, layout.STARTED, job, preempted, 0.0, 0.0)
 
 
-@inner
+@inlined
 def end_promise(fleet: Fleet, job: int) -> None:
     """The promised hours of a run are over, or the run is."""
     it = fleet.jobs[job]
@@ -206,12 +238,6 @@ def evict(fleet: Fleet, job: int, for_job: int, now_s: float, lost: float, rules
     enqueue(fleet, job, now_s, rules)
 
 
-@kernel
-def finish(fleet: Fleet, job: int) -> None:
-    """Remove a completed job."""
-    release_nodes(fleet, job)
-
-
 @inner
 def goes_before(fleet: Fleet, job: int, other: int, order: int) -> bool:
     """Whether `job` precedes `other` in the queue; job numbers follow submission time."""
@@ -234,9 +260,8 @@ def enqueue(fleet: Fleet, job: int, since_s: float, rules: SchedulerRules) -> No
     it = fleet.jobs[job]
     it.since_s, it.retry_s, it.waiting = since_s, since_s, 1
     is_spot = it.kind == 1 and not rules.one_queue
-    queue = fleet.spot_queue if is_spot else fleet.high_queue
     order = rules.spot_order if is_spot else rules.high_order
-    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
+    queue, counter = queue_of(fleet, is_spot)
     low, high = 0, fleet.totals[counter]
     while low < high:
         middle = (low + high) // 2
@@ -260,7 +285,7 @@ def nominate(fleet: Fleet, job: int, nodes: Ints) -> None:
     fleet.totals[layout.NUM_NOMINATED] += 1
     for worker in range(len(nodes)):
         fleet.workers[it.first_worker + worker].node = nodes[worker]
-        fleet.nodes[nodes[worker]].reserved += max(1, it.gpus)
+        keep_free(fleet, nodes[worker], max(1, it.gpus))
 
 
 @inner
@@ -268,7 +293,7 @@ def withdraw(fleet: Fleet, job: int) -> None:
     """Cancel the reservation of a job."""
     it = fleet.jobs[job]
     for worker in range(it.first_worker, it.first_worker + it.nominated):
-        fleet.nodes[fleet.workers[worker].node].reserved -= max(1, it.gpus)
+        keep_free(fleet, fleet.workers[worker].node, -max(1, it.gpus))
     it.nominated = -1
     fleet.totals[layout.NUM_NOMINATED] -= 1
 

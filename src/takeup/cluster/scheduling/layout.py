@@ -4,8 +4,9 @@ GPUs are counted in thousandths where they can be shared (`milli`), and whole ot
 worker that asked for less than a whole one sits on it; it then has a slot of its node in `share_room_milli`. Workers
 on a node form a linked list. A job with a `mask` may use only the nodes of that row of `masks`; -1 stands for all.
 `left_nodes` are those that evicted workers left since the log was begun. `limit_s` is the time limit of a job, in
-replays its duration; only baselines that have such limits read it. `mark` of a job and `gain` and `taken` of a node are
-notes of a plan under way.
+replays its duration; only baselines that have such limits read it. `mark` of a job, `gain` and `taken` of a node and
+`victims` are notes of a plan under way. `quotes[row, node]` are the two prices of a node for a worker, NaN where they
+must be computed: row `n` for one with `n` GPUs, and behind these rows the same for moves.
 """
 
 from typing import Any, NamedTuple
@@ -22,9 +23,8 @@ NODE = record([
     (name, np.int64)
     for name in (
         "size", "healthy", "free", "reserved", "high_gpus", "high_milli", "spot_milli", "first", "gain", "taken",
-        "stale",
     )
-] + [("calm", np.float64), ("price", np.float64), ("second", np.float64)])  # fmt: skip
+] + [("calm", np.float64)])  # fmt: skip
 JOB = record([
     (name, np.int64)
     for name in (
@@ -47,7 +47,8 @@ RUNNING_MILLI, FIRST_WAITING = 6, 11  # a place for each grade, and for each que
 ALL_GPUS, FREE_GPUS, HIGH_GPUS, SHARE_ROOM_MILLI = range(13, 17)  # of all nodes: shows at once what cannot fit
 MOVED_BELOW = 17  # if above 0, only jobs with fewer GPUs per worker may be moved, no others
 PROMISED_MILLI = 18  # of runs whose promised hours are not over
-REFUSED_JOB, NUM_TOTALS = range(19, 21)  # the last one whose evictions did not pay, -1 once anything has changed since
+REFUSED_JOB = 19  # the last one whose evictions did not pay, -1 once anything has changed since
+NUM_VICTIMS, HAS_QUOTES, NUM_TOTALS = range(20, 23)  # of a plan; whether `quotes` has been filled in this pass
 
 
 class JobArrays(NamedTuple):
@@ -77,6 +78,8 @@ class Fleet(NamedTuple):
     log: Records
     left_nodes: Ints
     planned: Ints
+    victims: Ints
+    quotes: Floats
     scratch: Ints
     prices: Floats
     masks: Bools
@@ -104,7 +107,7 @@ def empty_fleet(node_gpus: npt.ArrayLike, jobs: JobArrays, healthy: npt.ArrayLik
     num_workers, widest = int(records["workers"].sum()), int(np.max(node_gpus, initial=1))
     workers = np.full(num_workers, -1, np.int64).repeat(len(WORKER.names or ())).view(WORKER)
     workers["job"] = np.repeat(np.arange(len(records)), records["workers"])
-    high_queue, spot_queue, running = np.zeros((3, len(records) + 1), np.int64)
+    high_queue, spot_queue, running, victims = np.zeros((4, len(records) + 1), np.int64)
     room, high = np.full((len(nodes), widest), 1000), np.zeros((len(nodes), widest), np.int64)
     log = np.zeros(4 * len(records) + 16, LOG)
     left = np.zeros(num_workers + 1, np.int64)
@@ -114,8 +117,8 @@ def empty_fleet(node_gpus: npt.ArrayLike, jobs: JobArrays, healthy: npt.ArrayLik
     totals[REFUSED_JOB] = -1
     totals[ALL_GPUS] = totals[FREE_GPUS] = nodes["size"].sum()
     return Fleet(
-        nodes, records, workers, room, high, high_queue, spot_queue, running, totals, log, left, planned,
-        scratch, prices, np.ones((1, len(nodes)), np.bool_),
+        nodes, records, workers, room, high, high_queue, spot_queue, running, totals, log, left, planned, victims,
+        np.empty((2 * (widest + 1), len(nodes), 2)), scratch, prices, np.ones((1, len(nodes)), np.bool_),
     )  # fmt: skip
 
 

@@ -9,14 +9,8 @@ other nodes stay whole or can be emptied. `FRAGMENT` raises the GPUs that a typi
 
 import numpy as np
 
-from takeup.cluster.scheduling.counters import (
-    available,
-    fragmentation,
-    fullest_fit,
-    place_worker,
-    remove_worker,
-)
-from takeup.cluster.scheduling.layout import ALL_GPUS, FREE_GPUS, HIGH_GPUS, NUM_RUNNING, SHARE_ROOM_MILLI, Fleet
+from takeup.cluster.scheduling import counters, layout
+from takeup.cluster.scheduling.layout import Fleet
 from takeup.cluster.scheduling.rules import (
     BEST_FIT,
     CHEAPEST,
@@ -38,10 +32,10 @@ from takeup.cluster.scheduling.victims import (
     unmark,
 )
 from takeup.core.arrays import Ints
-from takeup.core.compiled import inner, kernel
+from takeup.core.compiled import inlined, inner, kernel
 
 
-@inner
+@inlined
 def _score(fleet: Fleet, node: int, job: int, idle: int, rule: int) -> float:
     it, asked = fleet.nodes[node], max(1, fleet.jobs[job].gpus)
     if rule == BEST_FIT:
@@ -54,7 +48,7 @@ def _score(fleet: Fleet, node: int, job: int, idle: int, rule: int) -> float:
         calm = it.calm if is_high else 10_000.0 - it.calm
         return float(100.0 * (idle + 1) - same // 1000 + calm / 20_000.0)
     artifact = rule == FRAGMENT_ARTIFACT
-    return fragmentation(idle - asked, artifact) - fragmentation(idle, artifact)
+    return counters.fragmentation(idle - asked, artifact) - counters.fragmentation(idle, artifact)
 
 
 @inner
@@ -62,18 +56,17 @@ def find_node(fleet: Fleet, job: int, rule: int) -> int:
     """The best node for one more worker; -1 if it fits on none."""
     asked = fleet.jobs[job].gpus
     if asked == 0:
-        if fleet.totals[SHARE_ROOM_MILLI] >= fleet.jobs[job].milli:
+        if fleet.totals[layout.SHARE_ROOM_MILLI] >= fleet.jobs[job].milli:
             node = _fullest_shared(fleet, job)
             if node >= 0:
                 return node
         asked = 1
-    if fleet.totals[FREE_GPUS] < asked:
+    if fleet.totals[layout.FREE_GPUS] < asked:
         return -1
     best, lowest = -1, np.inf
-    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
-        idle = available(fleet, node)
-        if idle >= asked and (mask < 0 or fleet.masks[mask, node]):
+        idle = counters.available(fleet, node)
+        if idle >= asked and counters.may_use(fleet, job, node):
             score = _score(fleet, node, job, idle, rule)
             if score < lowest:
                 best, lowest = node, score
@@ -83,12 +76,11 @@ def find_node(fleet: Fleet, job: int, rule: int) -> int:
 @inner
 def _fullest_shared(fleet: Fleet, job: int) -> int:
     best, least, milli = -1, 1000, fleet.jobs[job].milli
-    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
         it = fleet.nodes[node]
         has_shared_room = 1000 * (it.size - it.free) - it.high_milli - it.spot_milli >= milli
-        if it.healthy and has_shared_room and (mask < 0 or fleet.masks[mask, node]):
-            slot = fullest_fit(fleet, node, milli)
+        if it.healthy and has_shared_room and counters.may_use(fleet, job, node):
+            slot = counters.fullest_fit(fleet, node, milli)
             if slot >= 0 and fleet.share_room_milli[node, slot] < least:
                 best, least = node, fleet.share_room_milli[node, slot]
     return best
@@ -98,10 +90,9 @@ def _fullest_shared(fleet: Fleet, job: int) -> int:
 def _num_slots(fleet: Fleet, job: int) -> int:
     """How many workers of a job of whole GPUs fit now; counting stops when there are enough."""
     count, asked = 0, fleet.jobs[job].gpus
-    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
-        idle = available(fleet, node)
-        if idle >= asked and (mask < 0 or fleet.masks[mask, node]):
+        idle = counters.available(fleet, node)
+        if idle >= asked and counters.may_use(fleet, job, node):
             count += idle // asked
             if count >= fleet.jobs[job].workers:
                 break
@@ -112,7 +103,7 @@ def _num_slots(fleet: Fleet, job: int) -> int:
 def place_gang(fleet: Fleet, job: int, rule: int) -> bool:
     """Place all workers of a job, or none."""
     it = fleet.jobs[job]
-    if fleet.totals[FREE_GPUS] < it.gpus * it.workers:
+    if fleet.totals[layout.FREE_GPUS] < it.gpus * it.workers:
         return False
     if it.gpus > 0 and it.workers > 1 and _num_slots(fleet, job) < it.workers:
         return False
@@ -120,9 +111,9 @@ def place_gang(fleet: Fleet, job: int, rule: int) -> bool:
         node = find_node(fleet, job, rule)
         if node < 0:
             for seated in range(it.first_worker, worker):
-                remove_worker(fleet, seated)
+                counters.remove_worker(fleet, seated)
             return False
-        place_worker(fleet, worker, node)
+        counters.place_worker(fleet, worker, node)
     return True
 
 
@@ -136,8 +127,9 @@ def update_calmness(fleet: Fleet, last_hour: Ints, last_day: Ints) -> None:
 
 # Eviction plan for a whole gang: no job is evicted before every worker has a node in the plan -------------------------
 #
-# How it works. Each worker in sequence takes the node where it costs least. Prices of nodes are cached, and recomputed
-# only where something changed: on the node just used, and wherever an agreed victim had workers. A victim that was
+# How it works. Each worker in sequence takes the node where it costs least. Prices of nodes hold until the pass ends,
+# for all workers and jobs that ask for the same. Whatever changes a node forgets its prices: workers that come or go,
+# what is reserved there, and the notes of a plan, when they are made and when they are taken back. A victim that was
 # agreed for one worker may free enough for others too; at the end victims that are not needed are spared.
 
 
@@ -146,7 +138,7 @@ def plan_gang(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bo
     """Find a node for each worker in `planned`, with victims marked as agreed; False if it cannot be done."""
     it = fleet.jobs[job]
     asked = max(1, it.gpus)
-    if fleet.totals[ALL_GPUS] - fleet.totals[HIGH_GPUS] < asked * it.workers:
+    if fleet.totals[layout.ALL_GPUS] - fleet.totals[layout.HIGH_GPUS] < asked * it.workers:
         return False
     if _num_possible(fleet, job, asked) < it.workers:
         return False
@@ -164,9 +156,8 @@ def plan_gang(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bo
 @inner
 def _num_possible(fleet: Fleet, job: int, asked: int) -> int:
     count = 0
-    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
-        count += max(0, room_in_plan(fleet, node)) // asked if (mask < 0 or fleet.masks[mask, node]) else 0
+        count += max(0, room_in_plan(fleet, node)) // asked if counters.may_use(fleet, job, node) else 0
         if count >= fleet.jobs[job].workers:
             break
     return count
@@ -175,17 +166,29 @@ def _num_possible(fleet: Fleet, job: int, asked: int) -> int:
 @inner
 def clear_plan(fleet: Fleet) -> None:
     """Clear all notes of a plan."""
+    _clear_taken(fleet)
+    for place in range(fleet.totals[layout.NUM_VICTIMS]):
+        it = fleet.jobs[fleet.victims[place]]
+        it.mark = 0
+        for worker in range(it.first_worker, it.first_worker + it.workers):
+            fleet.nodes[fleet.workers[worker].node].gain = 0
+            counters.forget_quotes(fleet, fleet.workers[worker].node)
+    fleet.totals[layout.NUM_VICTIMS] = 0
+
+
+@inner
+def _clear_taken(fleet: Fleet) -> None:
     for node in range(len(fleet.nodes)):
-        fleet.nodes[node].gain = 0
-        fleet.nodes[node].taken = 0
-    for place in range(fleet.totals[NUM_RUNNING]):
-        fleet.jobs[fleet.running[place]].mark = 0
+        if fleet.nodes[node].taken != 0:
+            fleet.nodes[node].taken = 0
+            counters.forget_quotes(fleet, node)
 
 
 @inner
 def _plan_nodes(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
-    for node in range(len(fleet.nodes)):
-        fleet.nodes[node].stale = 1
+    if fleet.totals[layout.HAS_QUOTES] == 0:
+        fleet.quotes[:] = np.nan
+        fleet.totals[layout.HAS_QUOTES] = 1
     for worker in range(fleet.jobs[job].workers):
         node = _best_node(fleet, job, asked, now_s, rules)
         if node < 0:
@@ -195,7 +198,7 @@ def _plan_nodes(fleet: Fleet, job: int, asked: int, now_s: float, rules: Schedul
             if fleet.jobs[fleet.scratch[0, place]].mark == CHOSEN:
                 _agree(fleet, fleet.scratch[0, place])
         fleet.nodes[node].taken += asked
-        fleet.nodes[node].stale = 1
+        counters.forget_quotes(fleet, node)
         fleet.planned[worker] = node
     return True
 
@@ -203,45 +206,42 @@ def _plan_nodes(fleet: Fleet, job: int, asked: int, now_s: float, rules: Schedul
 @inner
 def _best_node(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> int:
     best, lowest, lowest_second = -1, np.inf, np.inf
-    mask = fleet.jobs[job].mask
-    for node in range(len(fleet.nodes)):
-        it = fleet.nodes[node]
-        if mask >= 0 and not fleet.masks[mask, node]:
+    quotes = fleet.quotes[asked + (len(fleet.quotes) // 2 if fleet.totals[layout.MOVED_BELOW] > 0 else 0)]
+    for node in range(len(quotes)):
+        if not counters.may_use(fleet, job, node):
             continue
-        if it.stale == 1:
-            count, it.price, it.second = choose(fleet, node, asked, now_s, rules)
+        if np.isnan(quotes[node, 0]):
+            count, quotes[node, 0], quotes[node, 1] = choose(fleet, node, asked, now_s, rules)
             unmark(fleet, count)
-            it.stale = 0
-        if it.price < lowest or (it.price == lowest < np.inf and it.second < lowest_second):
-            best, lowest, lowest_second = node, it.price, it.second
+        first, second = quotes[node, 0], quotes[node, 1]
+        if first < lowest or (first == lowest < np.inf and second < lowest_second):
+            best, lowest, lowest_second = node, first, second
     return best
 
 
 @inner
 def _agree(fleet: Fleet, victim: int) -> None:
-    it = fleet.jobs[victim]
-    it.mark = AGREED
-    for worker in range(it.first_worker, it.first_worker + it.workers):
-        node = fleet.workers[worker].node
-        fleet.nodes[node].gain = freed(fleet, node, AGREED)
-        fleet.nodes[node].stale = 1
+    fleet.victims[fleet.totals[layout.NUM_VICTIMS]] = victim
+    fleet.totals[layout.NUM_VICTIMS] += 1
+    _mark(fleet, victim, AGREED)
 
 
 @inner
-def _put_back(fleet: Fleet, victim: int) -> None:
+def _mark(fleet: Fleet, victim: int, mark: int) -> None:
+    """Mark a victim of the plan, or one that is spared after all."""
     it = fleet.jobs[victim]
-    it.mark = 0
+    it.mark = mark
     for worker in range(it.first_worker, it.first_worker + it.workers):
         node = fleet.workers[worker].node
         fleet.nodes[node].gain = freed(fleet, node, AGREED)
+        counters.forget_quotes(fleet, node)
 
 
 @inner
 def _fits(fleet: Fleet, job: int, asked: int) -> bool:
     count = 0
-    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
-        count += max(0, idle_in_plan(fleet, node)) // asked if (mask < 0 or fleet.masks[mask, node]) else 0
+        count += max(0, idle_in_plan(fleet, node)) // asked if counters.may_use(fleet, job, node) else 0
         if count >= fleet.jobs[job].workers:
             return True
     return False
@@ -249,8 +249,8 @@ def _fits(fleet: Fleet, job: int, asked: int) -> bool:
 
 @inner
 def _plan_newest(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
-    starts = np.empty(fleet.totals[NUM_RUNNING])
-    jobs = np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
+    starts = np.empty(fleet.totals[layout.NUM_RUNNING])
+    jobs = np.sort(fleet.running[: fleet.totals[layout.NUM_RUNNING]])
     for place in range(len(jobs)):
         starts[place] = -fleet.jobs[jobs[place]].start_s
     order = jobs[np.argsort(starts, kind="mergesort")]
@@ -271,7 +271,7 @@ def _plan_newest(fleet: Fleet, job: int, asked: int, now_s: float, rules: Schedu
 @inner
 def reserve(fleet: Fleet, job: int) -> tuple[float, Ints]:
     """When a job fits at the latest by the time limits of those that run, and its nodes then (EASY backfill)."""
-    asked, running = max(1, fleet.jobs[job].gpus), np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
+    asked, running = max(1, fleet.jobs[job].gpus), np.sort(fleet.running[: fleet.totals[layout.NUM_RUNNING]])
     ends_s = np.empty(len(running))
     for place in range(len(running)):
         ends_s[place] = fleet.jobs[running[place]].start_s + fleet.jobs[running[place]].limit_s
@@ -290,23 +290,22 @@ def reserve(fleet: Fleet, job: int) -> tuple[float, Ints]:
 def hold_back(fleet: Fleet, seats: Ints, gpus: int) -> None:
     """Keep GPUs of these nodes free while a job that ends after the reservation begins is tried."""
     for place in range(len(seats)):
-        fleet.nodes[seats[place]].reserved += gpus
+        counters.keep_free(fleet, seats[place], gpus)
 
 
 @inner
 def _put_back_if_spare(fleet: Fleet, victim: int, job: int, asked: int) -> bool:
-    _put_back(fleet, victim)
+    _mark(fleet, victim, 0)
     if _fits(fleet, job, asked):
         return True
-    _agree(fleet, victim)
+    _mark(fleet, victim, AGREED)
     return False
 
 
 @inner
 def _put_back_unneeded(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> None:
     """Spare victims that later ones made redundant, most expensive first; then place the gang on the tightest nodes."""
-    for node in range(len(fleet.nodes)):
-        fleet.nodes[node].taken = 0
+    _clear_taken(fleet)
     victims = agreed_victims(fleet)
     costs = np.empty(len(victims))
     for place in range(len(victims)):
@@ -335,11 +334,11 @@ def can_move(fleet: Fleet, victims: Ints) -> bool:
 @inner
 def agreed_victims(fleet: Fleet) -> Ints:
     """The victims of the plan, by number."""
-    found = np.empty(fleet.totals[NUM_RUNNING], np.int64)
+    found = np.empty(fleet.totals[layout.NUM_VICTIMS], np.int64)
     count = 0
-    for place in range(fleet.totals[NUM_RUNNING]):
-        if fleet.jobs[fleet.running[place]].mark == AGREED:
-            found[count] = fleet.running[place]
+    for place in range(len(found)):
+        if fleet.jobs[fleet.victims[place]].mark == AGREED:
+            found[count] = fleet.victims[place]
             count += 1
     return np.sort(found[:count])
 
@@ -355,9 +354,8 @@ def _seat_tightly(fleet: Fleet, job: int, asked: int) -> None:
 @inner
 def _tightest(fleet: Fleet, job: int, asked: int) -> int:
     best, least = -1, 1_000_000
-    mask = fleet.jobs[job].mask
     for node in range(len(fleet.nodes)):
         idle = idle_in_plan(fleet, node)
-        if asked <= idle < least and (mask < 0 or fleet.masks[mask, node]):
+        if asked <= idle < least and counters.may_use(fleet, job, node):
             best, least = node, idle
     return best

@@ -32,9 +32,7 @@ MOVE_S = 300.0  # within this time a move must pay
 @kernel
 def run_pass(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> None:
     """Run a full pass; `quota_gpus[i]` GPUs may be promised for `hours[i]`, in rising order of hours."""
-    fleet.totals[layout.NUM_LOGGED] = 0
-    fleet.totals[layout.NUM_LEFT] = 0
-    fleet.totals[layout.REFUSED_JOB] = -1
+    _begin(fleet)
     if rules.lease_s > 0:
         _end_leases(fleet, now_s, rules)
     for is_spot in (False, True):
@@ -55,12 +53,9 @@ def run_arrival_pass(
     fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
 ) -> None:
     """The same pass if only this job has arrived since the last one: no other waiting job can start."""
-    fleet.totals[layout.NUM_LOGGED] = 0
-    fleet.totals[layout.NUM_LEFT] = 0
-    fleet.totals[layout.REFUSED_JOB] = -1
+    _begin(fleet)
     is_spot = fleet.jobs[job].kind == 1 and not rules.one_queue
-    queue = fleet.spot_queue if is_spot else fleet.high_queue
-    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
+    queue, counter = counters.queue_of(fleet, is_spot)
     stops = (rules.spot_failure if is_spot else rules.high_failure) == STOP
     if stops and queue[0] != job:
         return
@@ -72,9 +67,15 @@ def run_arrival_pass(
 
 
 @inner
+def _begin(fleet: Fleet) -> None:
+    for place in (layout.NUM_LOGGED, layout.NUM_LEFT, layout.HAS_QUOTES):
+        fleet.totals[place] = 0
+    fleet.totals[layout.REFUSED_JOB] = -1
+
+
+@inner
 def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> None:
-    queue = fleet.spot_queue if is_spot else fleet.high_queue
-    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
+    queue, counter = counters.queue_of(fleet, is_spot)
     stops = (rules.spot_failure if is_spot else rules.high_failure) == STOP
     fewest_failed = fleet.scratch[2]
     fewest_failed[:] = 1 << 40
@@ -166,8 +167,7 @@ def _serve_starved(
     fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
 ) -> None:
     """Serve over-age jobs first, oldest first, until one cannot start."""
-    queue = fleet.spot_queue if is_spot else fleet.high_queue
-    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
+    queue, counter = counters.queue_of(fleet, is_spot)
     while fleet.totals[counter] > 0:
         oldest = _oldest(fleet, is_spot, rules)
         it = fleet.jobs[oldest]
@@ -363,8 +363,7 @@ def _serve_by_moves(
     fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
 ) -> None:
     """Try to start each waiting job by moves, widest first where the queue is by size."""
-    queue = fleet.spot_queue if is_spot else fleet.high_queue
-    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
+    queue, counter = counters.queue_of(fleet, is_spot)
     waiting = queue[: fleet.totals[counter]].copy()
     failed_gpus, failed_workers = -1, 0
     for place in range(len(waiting)):
@@ -414,8 +413,7 @@ def _try_by_moves(
 def _start_nominated(
     fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
 ) -> None:
-    queue = fleet.spot_queue if is_spot else fleet.high_queue
-    counter = layout.NUM_WAITING_SPOT if is_spot else layout.NUM_WAITING_HIGH
+    queue, counter = counters.queue_of(fleet, is_spot)
     waiting = queue[: fleet.totals[counter]].copy()
     for place in range(len(waiting)):
         job = waiting[place]

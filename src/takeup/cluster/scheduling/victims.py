@@ -19,28 +19,28 @@ from takeup.cluster.scheduling.rules import (
     TWO_POINTERS,
     SchedulerRules,
 )
-from takeup.core.compiled import inner
+from takeup.core.compiled import inlined, inner
 
 AGREED, CHOSEN = 1, 2
 PROMISE_PRICE = 1e12  # a promise is broken only where nothing else helps; once it was kept, it protects no longer
 SECONDS_OF_A_MONTH = 744 * 3600.0
 
 
-@inner
+@inlined
 def idle_in_plan(fleet: Fleet, node: int) -> int:
     """GPUs of a node that the plan may still use without another victim; below zero if some are missing."""
     it = fleet.nodes[node]
     return int(it.free + it.gain - it.taken - it.reserved) if it.healthy else -1_000_000
 
 
-@inner
+@inlined
 def room_in_plan(fleet: Fleet, node: int) -> int:
     """GPUs of a node that the plan could use if every spot job were evicted from it."""
     it = fleet.nodes[node]
     return int(it.size - it.high_gpus - it.taken - it.reserved) if it.healthy else -1_000_000
 
 
-@inner
+@inlined
 def is_evictable(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bool:
     """Whether a job may be evicted now, and is neither in the plan nor under notice."""
     it, below = fleet.jobs[job], fleet.totals[MOVED_BELOW]
@@ -49,21 +49,21 @@ def is_evictable(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) ->
     return bool(it.kind == 1 and it.mark == 0 and it.leaving_for < 0 and now_s - it.start_s >= rules.min_runtime_s)
 
 
-@inner
+@inlined
 def restart_gpu_s(fleet: Fleet, job: int, rules: SchedulerRules) -> float:
     """GPU-seconds that starting again takes."""
     num_gpus = fleet.jobs[job].workers * fleet.jobs[job].milli / 1000.0
     return float(num_gpus * (rules.restart_small_s if num_gpus <= 8 else rules.restart_large_s))
 
 
-@inner
+@inlined
 def lost_gpu_s(fleet: Fleet, job: int, now_s: float) -> float:
     """GPU-seconds of work that are gone if a job stops now."""
     it = fleet.jobs[job]
     return float(it.workers * it.milli / 1000.0 * (now_s - saved_at(fleet, job, now_s)))
 
 
-@inner
+@inlined
 def price(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> float:
     """What the eviction of a job costs, in GPU-seconds; prices order victims, they never forbid one."""
     cost = lost_gpu_s(fleet, job, now_s) + restart_gpu_s(fleet, job, rules)
