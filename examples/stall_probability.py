@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import exp, sqrt
 
-from takeup.streaming import Cell, Player, chain_of, find_solver, solve_cell
+from takeup.streaming import Cell, Player, chain_of, solve_cell
+from takeup.streaming.solvers.fluid import DoublingSolver
 
 # Two users at most. Alone the buffer grows by 0.5 s per second, with company it falls by 0.25; see docs/concepts.
 other_comes, other_goes, ends_alone, ends_together = 0.02, 0.0125, 0.025, 0.0125
@@ -15,7 +16,7 @@ low = e + c * psi
 print(f"by hand   together {exp(5 * low):.4f}  alone {psi * exp(5 * low):.4f}")
 
 pair = Cell(capacity_bps=1.5e6, bitrate_bps=1e6, arrivals_per_s=0.02, max_users=2)
-solution = find_solver("doubling").solution(chain_of(pair))
+solution = DoublingSolver().solution(chain_of(pair))
 alone, together = solution.playback.empties(5.0)[:, 0]
 print(f"doubling  together {together:.4f}  alone {alone:.4f}")
 
