@@ -44,9 +44,15 @@ while True:
 """
 
 
+def _heeds_interrupts() -> None:
+    """Programs that a shell starts in the background ignore SIGINT, and so would theirs."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def ended_after(program: str, num_lines: int, *arguments: str, how: int = signal.SIGTERM) -> list[str]:
     """Run a program, end it while it does what follows its n-th line, and return what it printed."""
-    with subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=_heeds_interrupts) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(num_lines)]
         process.send_signal(how)
