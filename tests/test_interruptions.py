@@ -16,6 +16,10 @@ from takeup.cluster.engines.slurm.journal import Journal
 from takeup.core.report import Report
 from takeup.errors import BadInput
 
+HEEDS_INTERRUPTS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
+"""
 JOURNAL = """
 import sys
 from pathlib import Path
@@ -44,15 +48,10 @@ while True:
 """
 
 
-def _heeds_interrupts() -> None:
-    """Programs that a shell starts in the background ignore SIGINT, and so would theirs."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def ended_after(program: str, num_lines: int, *arguments: str, how: int = signal.SIGTERM) -> list[str]:
     """Run a program, end it while it does what follows its n-th line, and return what it printed."""
-    command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=_heeds_interrupts) as process:
+    command = [sys.executable, "-c", HEEDS_INTERRUPTS + program, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(num_lines)]
         process.send_signal(how)
