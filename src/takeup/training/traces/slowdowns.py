@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
+from scipy.signal import lfilter
 
 from takeup.core.arrays import Floats, Ints
 from takeup.training.stragglers.remedy.restart import LINK_MINUTES, Quantiles
@@ -150,18 +151,9 @@ def _noise(random: Generator, num: int) -> Floats:
     scatter = random.uniform(0.005, 0.03) * random.standard_normal(num)
     stay, width = random.uniform(0.7, 0.95), random.uniform(0.003, 0.012)
     steps = width * np.sqrt(1 - stay**2) * random.standard_normal(num)
-    lingering = _filtered(steps, stay)
+    lingering: Floats = lfilter([1.0], [1.0, -stay], steps)
     spikes = np.where(random.random(num) < 1 / random.integers(80, 400), random.uniform(0.2, 1.2, num), 0.0)
     return np.exp(scatter + lingering + spikes)
-
-
-def _filtered(steps: Floats, stay: float) -> Floats:
-    values = np.empty_like(steps)
-    value = 0.0
-    for place, step in enumerate(steps.tolist()):
-        value = stay * value + step
-        values[place] = value
-    return values
 
 
 def _special(random: Generator, num: int) -> tuple[Ints, Floats]:

@@ -361,14 +361,15 @@ def _is_off(memory: DetectorState, length: int) -> bool:
 def _chance_log(memory: DetectorState, number: int, few: int, off: float) -> float:
     """Logarithm of the chance that all but a few of the latest points are this much above the level.
 
-    It follows from how many points before them are, if these are enough. Where single points often are, as on a busy
-    host, noise is no measure of how often several are in sequence.
+    It follows from how many of the points before them are, if these are enough; without their later half, which may
+    creep already. Where single points often are, as on a busy host, noise alone does not tell how often several are.
     """
-    num_before = min(memory.num_seen[0] - memory.began[0], NUM_RECENT) - number
+    num_seen = min(memory.num_seen[0] - memory.began[0], NUM_RECENT)
+    num_before = (num_seen - number) // 2
     num_off = 0
-    for each in range(number, number + num_before):
+    for each in range(num_seen - num_before, num_seen):
         num_off += memory.recent[(memory.num_seen[0] - 1 - each) % NUM_RECENT] > memory.level[0] + off
-    if num_off == 0 or num_before < NUM_LEVEL:
+    if num_off == 0 or num_before < NUM_LEVEL // 2:
         return -np.inf
     choices = math.lgamma(number + 1.0) - math.lgamma(few + 1.0) - math.lgamma(number - few + 1.0)
     return choices + (number - few) * math.log(num_off / num_before)

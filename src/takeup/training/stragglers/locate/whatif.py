@@ -8,6 +8,7 @@ in Large Model Training Using What-if Analysis" (OSDI 2025); balancing keeps the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 import numpy as np
@@ -118,22 +119,18 @@ class _Network:
         self._steps = self._sorted([[(int(mb), int(kind)) for mb, kind in each] for each in orders])
 
     def _sorted(self, orders: list[list[tuple[int, int]]]) -> list[tuple[int, int, int]]:
-        done: set[tuple[int, int, int]] = set()
-        places, found = [0] * self._num_stages, list[tuple[int, int, int]]()
-        while any(place < len(order) for place, order in zip(places, orders, strict=True)):
-            num_before = len(found)
-            for stage, order in enumerate(orders):
-                while places[stage] < len(order):
-                    microbatch, kind = order[places[stage]]
-                    neighbour = self._awaited(stage, kind)
-                    if neighbour is not None and (neighbour, microbatch, kind) not in done:
-                        break
-                    found.append((stage, microbatch, kind))
-                    done.add(found[-1])
-                    places[stage] += 1
-            if len(found) == num_before:
-                raise BadInput("the orders of the stages wait for each other; the trace cannot be simulated")
-        return found
+        awaited: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+        for stage, order in enumerate(orders):
+            for place, (microbatch, kind) in enumerate(order):
+                before = [(stage, *each) for each in order[max(0, place - 1) : place]]
+                neighbour = self._awaited(stage, kind)
+                awaited[stage, microbatch, kind] = (
+                    before if neighbour is None else [*before, (neighbour, microbatch, kind)]
+                )
+        try:
+            return list(TopologicalSorter(awaited).static_order())
+        except CycleError as error:
+            raise BadInput("the orders of the stages wait for each other; the trace cannot be simulated") from error
 
     def _awaited(self, stage: int, kind: int) -> int | None:
         neighbour = stage - 1 if kind == 0 else stage + 1
