@@ -56,11 +56,15 @@ def _compiled(function: Function, **options: Any) -> Function:
     return cast(Function, njit(cache=True, error_model="numpy", **options)(function))
 
 
-def drop_stale_code(module_file: str) -> None:
-    """Delete the compiled code of the folder of `module_file` if a source in it is newer. Ignores OS errors."""
-    folder = Path(module_file).parent
+def drop_stale_code(module_file: str, *others: str) -> None:
+    """Delete the compiled code of the folder of `module_file` if a source there or next to `others` is newer.
+
+    Name the modules whose kernels are copied into those of this folder. Ignores OS errors.
+    """
+    folder, *more = (Path(file).parent for file in (module_file, *others))
     with suppress(OSError):
-        newest_source = max((path.stat().st_mtime for path in folder.glob("*.py")), default=0.0)
+        sources = (path for place in (folder, *more) for path in place.glob("*.py"))
+        newest_source = max((path.stat().st_mtime for path in sources), default=0.0)
         compiled = [*folder.glob("__pycache__/*.nbi"), *folder.glob("__pycache__/*.nbc")]
         if any(path.stat().st_mtime < newest_source for path in compiled):
             for path in compiled:
