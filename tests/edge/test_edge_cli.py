@@ -27,11 +27,12 @@ def test_every_verb_explains_itself(run: Run, verb: str) -> None:
     assert "--json" in outcome.out
 
 
+ENDS = ("--budget-ms", "60000")  # the search ends by itself, on a busy machine too, so that it can be repeated
 WITH_REPORT = [
-    ("solve", *SMALL),
+    ("solve", *SMALL, *ENDS),
     ("solve", *SMALL, "--policy", "greedy", "--objective", "count", "--cores", "2", "--edge-hz", "4e8"),
-    ("solve", *SMALL, "--policy", "auto", "--contiguous", "--modulations", "cqi", "--subcarriers", "6"),
-    ("compare", "greedy,exact,auto", *SMALL, "--instances", "2"),
+    ("solve", *SMALL, "--policy", "auto", "--contiguous", "--modulations", "cqi", "--subcarriers", "6", *ENDS),
+    ("compare", "greedy,exact,auto", *SMALL, "--instances", "2", *ENDS),
     ("simulate", "greedy,exact", *SMALL, "--arrivals", "50", "--cycles-shape", "4", "--gain-error-db", "2"),
     ("run", "greedy", *SMALL, "--dry-run"),
     ("size", *SMALL, "--target", "0.5", "--instances", "2"),
