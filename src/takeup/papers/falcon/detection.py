@@ -318,18 +318,13 @@ def iterations(expected: Numbers) -> Findings:
         clock = find_marker(calls)
         found[num, has_sporadic] = lag, None if clock is None else clock.num_iterations
         rows.append((num, has_sporadic, lag, found[num, has_sporadic][1]))
+    exact = {
+        "period by autocorrelation, 25 iterations": (found[25, False][0], 4.0),
+        "by anchors, 10 iterations": (found[10, False][1], 10.0),
+        "by anchors, 120 iterations with other calls": (found[120, True][1], 120.0),
+    }
     checks = (
-        Check.near(
-            "period by autocorrelation, 25 iterations", _optional_float(found[25, False][0]), 4.0, 0.0, source="bar"
-        ),
-        Check.near("by anchors, 10 iterations", _optional_float(found[10, False][1]), 10.0, 0.0, source="bar"),
-        Check.near(
-            "by anchors, 120 iterations with other calls",
-            _optional_float(found[120, True][1]),
-            120.0,
-            0.0,
-            source="bar",
-        ),
+        *(Check.near(name, _optional_float(ours), one, 0.0, source="bar") for name, (ours, one) in exact.items()),
         Check.at_most("autocorrelation found a period there", float(found[120, True][0] is not None), 0.0),
     )
     columns = (
