@@ -1,10 +1,11 @@
-"""The discounted saving per byte: how many consumers count, and what is said of a victim."""
+"""The discounted saving per byte, what is said of a victim, and parts of one dataset under admission."""
 
 from __future__ import annotations
 
 import math
 
 from takeup.caching.groups import GroupTable
+from takeup.caching.policies import find_policy
 from takeup.caching.policies.dag import NUM_CONSUMERS, RESOLUTION, DagValue
 
 
@@ -35,3 +36,18 @@ def test_the_reason_tells_the_value() -> None:
     table.cached("a")
 
     assert DagValue(table, capacity_bytes=10).explain("a") == "saves the least per byte (log value -0.693)"
+
+
+def test_an_unread_block_replaces_a_part_of_its_own_dataset_only_once_it_is_awaited() -> None:
+    table = GroupTable()
+    policy = find_policy("lrc+admission").make(table, 1)
+    for block in "ab":
+        table.describe(block, 1, 1.0, dataset="parts")
+        table.cached(block)
+    policy.stored("a", 1)
+    unread = policy.make_room("b", 1, 0, ())
+    table.open("reader", ["b"])
+    awaited = policy.make_room("b", 1, 0, ())
+
+    assert (unread.admit, awaited.admit) == (False, True)
+    assert [eviction.block for eviction in awaited.evict] == ["a"]
