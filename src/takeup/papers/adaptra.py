@@ -172,20 +172,13 @@ def memory(expected: Numbers) -> Findings:
     table = Table(
         "Memory, 40 ms on the last link", (Column("plan"), Column("iteration", "ms", 0), Column("held")), rows
     )
-    checks = (
-        Check.at_most(
-            "iteration without a limit of memory", to_ms(free.iteration_s), part["free"], unit="ms", source="measured"
-        ),
-        Check.at_most(
-            "iteration with 8 micro-batches at most",
-            to_ms(capped.iteration_s),
-            part["capped"],
-            unit="ms",
-            source="measured",
-        ),
-        Check.at_most("micro-batches held with the limit", float(max(capped.peak_live)), 8.0),
-    )
-    return Findings(checks, (table,))
+    limits = {"without a limit of memory": (free, "free"), "with 8 micro-batches at most": (capped, "capped")}
+    checks = [
+        Check.at_most(f"iteration {name}", to_ms(plan.iteration_s), part[known], unit="ms", source="measured")
+        for name, (plan, known) in limits.items()
+    ]
+    held = Check.at_most("micro-batches held with the limit", float(max(capped.peak_live)), 8.0)
+    return Findings((*checks, held), (table,))
 
 
 def random_pipelines(expected: Numbers) -> Findings:

@@ -142,15 +142,10 @@ def _remembered_checks(expected: Mapping[str, Any], results: Results) -> list[Ch
     pagerank = _workload("pagerank", expected["setting"]["seed"])
     none_over_all = _replay("lru", pagerank, 0).makespan_s / _replay("lru", pagerank, 1).makespan_s
     inactive = max(result.inactive_share for (_, _, policy), result in results.items() if policy == "lru")
-    tolerance = old["tolerance_share"]
+    tolerance, saved = old["tolerance_share"], [_time_saved_share(results, name) for name in ("pagerank", "components")]
     rows = (
-        ("time saved on PageRank", _time_saved_share(results, "pagerank"), old["pagerank_share"], tolerance),
-        (
-            "time saved on connected components",
-            _time_saved_share(results, "components"),
-            old["components_share"],
-            tolerance,
-        ),
+        ("time saved on PageRank", saved[0], old["pagerank_share"], tolerance),
+        ("time saved on connected components", saved[1], old["components_share"], tolerance),
         ("PageRank, no cache to all in memory", none_over_all, old["pagerank_none_over_all"], 1.0),
         ("largest inactive share under LRU", inactive, old["lru_inactive_share"], tolerance),
     )
