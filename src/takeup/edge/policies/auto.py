@@ -27,6 +27,7 @@ SPLIT_ROUNDS, MOST_SPLITS = 80, 400  # of prices and steps of search; without a 
 FEW_SUBCARRIERS = 40  # up to which columns are generated
 NUM_SCHEDULES, MOST_SCHEDULES = 40, 150  # rounds of prices for whole schedules, without and with a budget
 PREPARATION = 20  # rounds of prices that take as long as the first one of these
+FIRST_SHARE = 0.25  # of the budget, for quick plans
 CHUNK = 0.04  # share of the budget that is used between two looks at the clock
 
 Used = Callable[[], float]  # the share of a time budget that is used
@@ -60,10 +61,11 @@ def best_answer(instance: Instance, used: Used = unlimited, start: Allocation | 
 
 
 def _best(instance: Instance, used: Used, start: Allocation | None) -> Answer:
-    market = Market(instance, start)
+    market = Market(instance, start, is_over=lambda: used() > FIRST_SHARE)
     market.improve_prices(1)
-    market.use_prices()
-    market.grow_plan()
+    if used() < 2 * FIRST_SHARE:
+        market.use_prices()
+        market.grow_plan()
     _improve(market, used, STAGES[:1])
     answer = market.answer("auto")
     if can_list(instance, NUM_SLOTS) and used() < 0.5 and market.gap_share > DONE:

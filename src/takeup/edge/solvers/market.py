@@ -1,5 +1,6 @@
 """Prices, bound and plans of one instance: rounds of prices and steps of search, as many as the caller has time for."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -27,12 +28,23 @@ ROUNDING = 1e-9  # of the bound
 class Market:
     """Subcarriers and CPU time with prices, and plans that are made with them."""
 
-    def __init__(self, instance: Instance, start: Allocation | None = None, seed: int = 0) -> None:
-        """Begin with the better of a quick plan and of `start`, as far as that one is still possible."""
+    def __init__(
+        self,
+        instance: Instance,
+        start: Allocation | None = None,
+        seed: int = 0,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Begin with the better of a quick plan and of `start`, as far as that one is still possible.
+
+        Quick plans are made at several prices, until `is_over`.
+        """
         self.instance = instance
+        self._is_over = is_over
         latest_s = instance.deadlines_s - instance.run_s
         self._up = _uplinks(instance)
-        self._options = list_options(self._up, latest_s, instance.worth_j.copy())
+        self._options = _without_empty(list_options(self._up, latest_s, instance.worth_j.copy()))
+        self._up.cell.devices["reach_j"][self._options.num == 0] = -np.inf
         self._time = _core_time(instance, latest_s)
         self._search = new_search(self._up, self._options, instance.num_cores, seed)
         self._search.margin_j[:] = self._up.cell.devices["reach_j"]
@@ -55,6 +67,8 @@ class Market:
         for share in FIRST_SHARES:
             self._search.prices[:] = share * total_j
             self.worth_j = improve(self._search, 1, True)
+            if self._is_over():
+                return
 
     def _first_prices(self) -> Ascent:
         num_devices, num_subcarriers = self._up.logs.shape
@@ -290,6 +304,12 @@ def _core_time(instance: Instance, latest_s: Floats) -> CoreTime:
     return CoreTime(edges_s, np.sort(np.clip(touching_s, low_s, high_s), axis=1))
 
 
+def _without_empty(options: Options) -> Options:
+    """The same in arrays that are as wide as the longest row."""
+    width = max(1, int(options.num.max(initial=0)))
+    return options._replace(**{name: getattr(options, name)[:, :width].copy() for name in Options._fields[1:]})
+
+
 def _by_floor(options: Options, prices_j: Floats, contiguous: bool) -> Options:
     """The options of modulations from the least floor on, at the smallest prices that the search uses."""
     sums_j = np.concatenate([[0.0], np.cumsum(prices_j if contiguous else np.sort(prices_j))])
@@ -304,5 +324,4 @@ def _by_floor(options: Options, prices_j: Floats, contiguous: bool) -> Options:
         size=np.take_along_axis(options.size, order, axis=1),
         ratio=np.take_along_axis(options.ratio, order, axis=1),
         floor_j=np.take_along_axis(floors_j, order, axis=1),
-        level=np.take_along_axis(options.level, order, axis=1),
     )

@@ -42,7 +42,7 @@ def earnings(up: Uplinks, options: Options, prices: Floats, edges_s: Floats, lat
             if options.floor_j[device, at] >= each.worth_j:
                 continue
             if options.ratio[device, at] > 0.0:
-                cost_j = modulated_cost(up, options, device, at, prices, chosen, group)
+                cost_j = modulated_cost(up, options, device, at, prices, each.worth_j, chosen, group)
             else:
                 cost_j = shannon_cost(up, options, device, at, prices, chosen, group)
             gain_j = each.worth_j - max(cost_j, options.floor_j[device, at])

@@ -27,6 +27,7 @@ from takeup.edge.solvers.compiled.uplinks import (
     ROUNDING,
     Selection,
     Uplinks,
+    best_window,
     carried_by,
     next_level,
     select,
@@ -38,7 +39,9 @@ from takeup.edge.solvers.compiled.uplinks import (
 
 FEW_SUBCARRIERS = 40
 NUM_SPANS, NUM_FINE_SPANS = 20, 40  # with many subcarriers, and with few
-LEAST_SIZES = np.array([1, 2, 3, 4, 6])  # of the classes of group sizes; each ends where the next one begins
+LEAST_SIZES = np.array(
+    [1, 2, 3, 4, 6, 9, 13, 19, 28, 41, 60]
+)  # of the classes of group sizes; each ends where the next one begins
 FINE_SIZES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12])
 NUM_STEPS, CLOSE_LEVEL = 10, 0.02  # of the search for a water level
 NUM_MODULATED_STEPS = 8
@@ -241,41 +244,42 @@ def shannon_cost(
 
 @inner
 def modulated_cost(
-    up: Uplinks, options: Options, device: int, at: int, prices: Floats, chosen: Selection, group: Bools
+    up: Uplinks,
+    options: Options,
+    device: int,
+    at: int,
+    prices: Floats,
+    most_j: float,
+    chosen: Selection,
+    group: Bools,
 ) -> float:
-    """With neighbours, a window may have more subcarriers than are in use: each of these saves `reward` at most."""
+    """Of neighbours the cost is that of the best window, `most_j` if none costs less."""
     time_s, ratio, size = options.end_s[device, at], options.ratio[device, at], options.size[device, at]
-    price, reward, best_j = options.power_price[device, at], options.level[device, at], -np.inf
-    low, high = 0.0, np.inf
+    if up.contiguous:
+        chosen.terms[:] = prices
+        cost_j = best_window(up, device, chosen, size, ratio, time_s, most_j)
+        group[:] = chosen.members
+        return cost_j
+    price, best_j, low, high = options.power_price[device, at], -np.inf, 0.0, np.inf
     for _ in range(NUM_MODULATED_STEPS):
         weight = time_s * (1.0 + price) * ratio
         for subcarrier in range(len(prices)):
-            cost_j = weight * up.inverse[device, subcarrier]
-            chosen.terms[subcarrier] = prices[subcarrier] + (min(0.0, cost_j - reward) if reward > 0.0 else cost_j)
+            chosen.terms[subcarrier] = prices[subcarrier] + weight * up.inverse[device, subcarrier]
         idle_w = up.cell.circuit_power_w - price * up.cell.max_power_w
-        found_j = time_s * idle_w + size * reward + select(chosen, size, reward > 0.0, up.contiguous)
-        count, power_w, largest_j = 0, 0.0, 0.0
+        found_j = time_s * idle_w + select(chosen, size, False, False)
+        power_w = 0.0
         for subcarrier in range(len(prices)):
-            cost_j = weight * up.inverse[device, subcarrier]
-            if chosen.members[subcarrier] and (reward == 0.0 or cost_j <= reward):
-                count += 1
+            if chosen.members[subcarrier]:
                 power_w += ratio * up.inverse[device, subcarrier]
-                largest_j = max(largest_j, cost_j)
-        is_bound = reward > 0.0 or not up.contiguous
-        if is_bound and found_j > best_j:
-            best_j = found_j
-            options.power_price[device, at], options.level[device, at] = price, reward
+        if found_j > best_j:
+            best_j, options.power_price[device, at] = found_j, price
             group[:] = chosen.members
-        if not is_bound:
-            reward = largest_j
-        elif power_w > up.cell.max_power_w:
+        if power_w > up.cell.max_power_w:
             low = price
             price = 2.0 * price + 0.25 if high == np.inf else 0.5 * (low + high)
         elif price > 0.0 and power_w < ENOUGH_POWER * up.cell.max_power_w:
             high = price
             price = 0.5 * (low + high) if price > 0.1 else 0.0
-        elif reward > 0.0 and count != size:
-            reward *= 0.9 if count > size else 1.1
         else:
             break
     return best_j
@@ -385,7 +389,7 @@ def _bound_at(up: Uplinks, options: Options, time: CoreTime, ascent: Ascent, sla
             if floors_j[at] >= best_j:
                 break
             if options.ratio[device, at] > 0.0:
-                cost_j = modulated_cost(up, options, device, at, prices, chosen, group)
+                cost_j = modulated_cost(up, options, device, at, prices, best_j - cpu_j[at], chosen, group)
             else:
                 cost_j = shannon_cost(up, options, device, at, prices, chosen, group)
             cost_j = max(cost_j + cpu_j[at], floors_j[at])

@@ -3,7 +3,9 @@
 How it works. A plan has a sequence of runs for every core, each as late as the one after it allows. A device joins the
 core where that costs the others least, with the group of free subcarriers that is cheapest in energy and prices
 together. Devices ask to join in the order of what they would gain at the prices, with noise. At the end free
-subcarriers go where they save most. Random numbers come from a generator in the state, so a seed gives the same plans.
+subcarriers go where they save most. When no plan is better for long, the search begins again from the best one, or
+with a device that this one leaves out: that device is seated first, in an empty plan, and again in every step. Random
+numbers come from a generator in the state, so a seed gives the same plans.
 """
 
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from takeup.edge.solvers.compiled.uplinks import (
     BLOCKED,
     Selection,
     Uplinks,
+    best_window,
     carried_by,
     collect,
     energy,
@@ -37,6 +40,7 @@ FEW = 12  # devices that may ask to join in a step
 LAST_SHARE = 0.3  # of steps in which removed devices ask to join after all others
 WORSE = 0.002  # of the best worth; a plan that is worse by less is followed
 MOST_STALE = 200  # steps without a better plan, after which the search returns to the best one
+PINNED_SHARE = 0.7  # of these returns with a device that the best plan leaves out
 
 
 class CorePlan(NamedTuple):
@@ -58,7 +62,8 @@ class CorePlan(NamedTuple):
 class Workspace(NamedTuple):
     """The scratch arrays of a search, and its state: the generator, steps done, and the step of the latest success.
 
-    `hint_s` is when the upload of a device ended at the best prices; `turn_s` decides the order on a core.
+    `pinned` is a device that is in every plan for now, -1: none; `num_pinned` how often each was. `hint_s` is when
+    the upload of a device ended at the best prices; `turn_s` decides the order on a core.
     """
 
     chosen: Selection
@@ -75,6 +80,8 @@ class Workspace(NamedTuple):
     more: Ints
     random: Ints
     steps: Ints
+    pinned: Ints
+    num_pinned: Ints
 
 
 class Search(NamedTuple):
@@ -122,6 +129,8 @@ def new_search(up: Uplinks, options: Options, num_cores: int, seed: int) -> Sear
         np.full(num_devices, -1),
         np.array([seed + 1]),
         np.zeros(2, np.int64),
+        np.full(1, -1),
+        np.zeros(num_devices, np.int64),
     )
     room.levels[:] = np.where(options.num > 0, options.level[:, 0], 0.0)
     room.turn_s[:] = up.cell.devices["due_s"]
@@ -333,15 +342,17 @@ def _choose_modulated(search: Search, plan: CorePlan, device: int, window_s: flo
         size = options.size[device, at]
         if options.end_s[device, at] > window_s or not up.may_have[size]:
             continue
-        weight = options.end_s[device, at] * options.ratio[device, at]
-        reward = options.level[device, at]  # for each one in use, of a window with more subcarriers than are used
-        for attempt in range(3 if up.contiguous and reward > 0.0 else 2):  # 1: without prices
+        time_s, ratio = options.end_s[device, at], options.ratio[device, at]
+        for attempt in range(1 if up.contiguous else 2):  # 1: without prices
             for subcarrier in range(len(chosen.terms)):
-                own = weight * up.inverse[device, subcarrier]
-                price = factor * search.prices[subcarrier] if attempt != 1 else 0.0
-                term = price + (min(0.0, own - reward) if attempt == 2 else own)
+                term = factor * search.prices[subcarrier] if attempt == 0 else 0.0
+                term += 0.0 if up.contiguous else time_s * ratio * up.inverse[device, subcarrier]
                 chosen.terms[subcarrier] = term if plan.owner[subcarrier] < 0 else BLOCKED
-            if select(chosen, size, attempt == 2, up.contiguous) >= BLOCKED / 2:
+            if up.contiguous:
+                found_j = best_window(up, device, chosen, size, ratio, time_s, min(best_j, BLOCKED / 2))
+                if found_j >= min(best_j, BLOCKED / 2):
+                    break
+            elif select(chosen, size, False, False) >= BLOCKED / 2:
                 break
             count = 0
             for at_member in range(len(chosen.members)):
@@ -495,6 +506,8 @@ def _let_join(search: Search, plan: CorePlan, is_first: bool) -> None:
             room.keys[count] = -search.margin_j[device] - noise * drawn * devices[device].worth_j
             if removed_last and search.now.size[device] > 0:
                 room.keys[count] += BLOCKED
+            if device == room.pinned[0]:
+                room.keys[count] = -BLOCKED
             room.waiting[count] = device
             room.turn_s[device] = devices[device].due_s * (1.0 + jitter * (_draw(search) - 0.5))
             count += 1
@@ -504,6 +517,26 @@ def _let_join(search: Search, plan: CorePlan, is_first: bool) -> None:
         _join(search, plan, room.waiting[order[index]], factor, fit)
 
 
+@bare
+def _remove_all(search: Search, plan: CorePlan) -> None:
+    for device in range(len(plan.size)):
+        if plan.size[device] > 0:
+            _remove(plan, device)
+
+
+@bare
+def _pin(search: Search) -> None:
+    """Pin a device that the best plan leaves out, or none: likely one with much to save that was seldom pinned."""
+    room, devices, most_j, pinned = search.room, search.up.cell.devices, 0.0, -1
+    for device in range(len(search.best.size)):
+        score_j = _draw(search) * devices[device].reach_j / (1.0 + room.num_pinned[device])
+        if search.best.size[device] == 0 and score_j > most_j:
+            pinned, most_j = device, score_j
+    room.pinned[0] = pinned if _draw(search) < PINNED_SHARE else -1
+    if room.pinned[0] >= 0:
+        room.num_pinned[pinned] += 1
+
+
 @kernel
 def improve(search: Search, num_steps: int, is_first: bool) -> float:
     """Steps of the search; the worth of the best plan. First ones only add to the plan there is, and leave it."""
@@ -511,7 +544,10 @@ def improve(search: Search, num_steps: int, is_first: bool) -> float:
     now_j, best_j = plan_worth(search, search.now), plan_worth(search, search.best)
     for _ in range(num_steps):
         _copy(search.now, search.next)
-        if not is_first:
+        pinned = room.pinned[0]
+        if pinned >= 0 and search.next.size[pinned] == 0:
+            _remove_all(search, search.next)
+        elif not is_first:
             _remove_some(search, search.next)
         _let_join(search, search.next, is_first)
         _fill(search, search.next)
@@ -523,9 +559,11 @@ def improve(search: Search, num_steps: int, is_first: bool) -> float:
         if found_j > best_j * (1.0 + WORTH_IT):
             _copy(search.next, search.best)
             best_j, room.steps[1] = found_j, room.steps[0]
-        if room.steps[0] - room.steps[1] > MOST_STALE:
+        is_lost = pinned >= 0 and search.now.size[pinned] == 0
+        if room.steps[0] - room.steps[1] > MOST_STALE or is_lost:
             _copy(search.best, search.now)
-            now_j, room.steps[1] = best_j, room.steps[0]
+            _pin(search)
+            now_j, room.steps[1] = best_j if room.pinned[0] < 0 else -np.inf, room.steps[0]
     return best_j
 
 
@@ -533,6 +571,7 @@ def improve(search: Search, num_steps: int, is_first: bool) -> float:
 def return_to_best(search: Search) -> None:
     """The search continues from the best plan."""
     _copy(search.best, search.now)
+    search.room.pinned[0] = -1
 
 
 @kernel

@@ -260,6 +260,50 @@ def _select_window(chosen: Selection, size: int, or_more: bool) -> float:
 
 
 @bare
+def best_window(
+    up: Uplinks, device: int, chosen: Selection, size: int, ratio: float, time_s: float, most_j: float
+) -> float:
+    """The least energy and terms of neighbours of which the best `size` are in use; `most_j` if none costs less.
+
+    Those in use have this ratio to noise for this time, within the power there is.
+    """
+    total, held, best_j, best_first, best_end = 0.0, 0, most_j, 0, 0
+    for rank in range(len(chosen.terms)):
+        if held < size and chosen.terms[up.ranked[device, rank]] < BLOCKED:
+            total += up.inverse[device, up.ranked[device, rank]]
+            held += 1
+    if held < size or ratio * total > up.cell.max_power_w * (1.0 + ROUNDING):
+        return most_j
+    least_j = time_s * (up.cell.circuit_power_w + ratio * total)
+    for first in range(len(chosen.terms) - size + 1):
+        price_j, total, held = 0.0, 0.0, 0
+        for at in range(first, len(chosen.terms)):
+            price_j += chosen.terms[at]
+            if price_j + least_j >= best_j:
+                break
+            inverse = up.inverse[device, at]
+            if held == size:
+                if inverse >= chosen.smallest[held - 1]:
+                    continue
+                held -= 1
+                total -= chosen.smallest[held]
+            place = held
+            while place > 0 and chosen.smallest[place - 1] > inverse:
+                chosen.smallest[place] = chosen.smallest[place - 1]
+                place -= 1
+            chosen.smallest[place] = inverse
+            total += inverse
+            held += 1
+            if held == size and ratio * total <= up.cell.max_power_w * (1.0 + ROUNDING):
+                cost_j = price_j + time_s * (up.cell.circuit_power_w + ratio * total)
+                if cost_j < best_j:
+                    best_j, best_first, best_end = cost_j, first, at + 1
+    for at in range(len(chosen.terms)):
+        chosen.members[at] = best_first <= at < best_end
+    return best_j
+
+
+@bare
 def collect(up: Uplinks, device: int, members: Bools, group: Ints) -> int:
     """Write the members into the group, the best one of the device first; how many there are."""
     size = 0
