@@ -1,20 +1,26 @@
-"""The exact answer for many hundred states, each of which leads to a few others: sparse matrices and iterations."""
+"""The exact answer for many hundred states, each of which leads to a few others: sparse matrices and iterations.
+
+Scipy is imported where it is used: most predictions have few states and do without.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csc_matrix, csr_matrix, diags, identity
-from scipy.sparse.linalg import LinearOperator, SuperLU, gmres, splu
 
 from takeup.core.arrays import Complexes, Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain, Estimate, Player, QoeMetrics
 from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.solution import ChainSolver, check_seconds
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.linalg import SuperLU
 
 # The law Psi of coming back, by shifts --------------------------------------------------------------------------------
 #
@@ -39,7 +45,7 @@ def psi_by_shifts(up: csr_matrix, up_down: csr_matrix, down_up: csr_matrix, down
     back, enters = down_up[comes].toarray(), np.eye(psi.shape[1])[:, comes]
     enough = REMAINDER * np.linalg.norm(ends)
     for shift in _shifts(up, up_down, down_up, down) if len(turns) else ():
-        ups, downs = (_factorised(shift * identity(block.shape[0]) - block) for block in (up, down))
+        ups, downs = (_factorised(shift, block) for block in (up, down))
         first = _solve_updated(ups.solve, psi[:, comes], back, starts)
         last = _solve_updated(partial(downs.solve, trans="T"), (back @ psi).T, enters.T, ends.T).T
         inner = np.linalg.inv(np.eye(len(turns)) - last[:, comes] @ (back @ first))
@@ -67,8 +73,13 @@ def _solve_updated(solve: Callable[[Floats], Floats], left: Floats, right: Float
     return np.asarray(plain + update @ np.linalg.solve(inner, right @ plain), np.float64)
 
 
-def _factorised(matrix: csc_matrix) -> SuperLU:
-    return splu(csc_matrix(matrix), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+def _factorised(shift: complex, rates: csr_matrix) -> SuperLU:
+    """shift - rates, ready to be solved."""
+    from scipy.sparse import csc_matrix, identity
+    from scipy.sparse.linalg import splu
+
+    matrix = csc_matrix(shift * identity(rates.shape[0]) - rates)
+    return splu(matrix, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
 
 
 # Exponentials of sparse rates times vectors ---------------------------------------------------------------------------
@@ -96,10 +107,7 @@ class _Exponential:
     """exp(M) of sparse rates M, applied to vectors."""
 
     def __init__(self, rates: csr_matrix) -> None:
-        self._nodes = [
-            (_factorised(node * identity(rates.shape[0]) - rates), weight)
-            for node, weight in zip(*_talbot(), strict=True)
-        ]
+        self._nodes = [(_factorised(node, rates), weight) for node, weight in zip(*_talbot(), strict=True)]
 
     def times(self, vectors: Floats) -> Floats:
         """exp(M) v for every column."""
@@ -138,6 +146,8 @@ class SparseSolution:
     """One chain with its law Psi; thresholds are evaluated one after the other."""
 
     def __init__(self, chain: Chain) -> None:
+        from scipy.sparse import csr_matrix, diags
+
         self.chain = chain
         drift = chain.fill - chain.drain
         drift = np.where(np.abs(drift) < LEAST_DRIFT, np.copysign(LEAST_DRIFT, drift), drift)
@@ -148,7 +158,7 @@ class SparseSolution:
         above, below = scaled[~self._falls], scaled[self._falls]
         blocks = (above[:, ~self._falls], above[:, self._falls], below[:, ~self._falls], below[:, self._falls])
         self._psi = psi_by_shifts(*blocks) if self._falls.any() and not self._falls.all() else np.zeros(blocks[1].shape)
-        self._left_s = _factorised(rates).solve(-np.ones(chain.num_states))
+        self._left_s = _factorised(0.0, rates).solve(np.ones(chain.num_states))
         self._latest: tuple[Player, QoeMetrics] | None = None
         self._phases: dict[float, tuple[_Exponential, _Exponential]] = {}
 
@@ -220,6 +230,8 @@ class SparseSolution:
 
     def _summed_over_stalls(self, again_s: float) -> Floats:
         """One, the number of stalls and their length from a first stall on, by the state in which it begins."""
+        from scipy.sparse.linalg import LinearOperator, gmres
+
         waits, num = self._phase(again_s)[0], int(self._falls.sum())
         stalled_s = (self._left_s - waits.times(self._left_s))[self._falls]
         cycle = LinearOperator((num, num), lambda values: values - self._next_stall(again_s, values))
