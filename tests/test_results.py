@@ -29,8 +29,7 @@ def caching_result() -> Reported:
 
 
 def played() -> Reported:
-    times_s = {"planned_upload_s": 0.1, "planned_start_s": 0.1, "planned_end_s": 0.2, "deadline_s": 0.3}
-    task = edge.PlayedTask(3, 1000, 0.0, **times_s, upload_s=0.1, start_s=0.11, end_s=0.21, core=0)
+    task = edge.PlayedTask(3, 1000, 0.0, 0.1, 0.1, 0.2, 0.3, upload_s=0.1, start_s=0.11, end_s=0.21, core=0)
     return edge.Played((task,), "user-space", "planned", 1.0, 1.0, 0.002)
 
 

@@ -333,12 +333,12 @@ def report_of(result: Answer | Played | SimulationResult) -> Report:
     """A plan, a measured execution or a simulation as a report."""
     match result:
         case Answer():
-            title, tables, chart = "Plan", (_plan_table(result), certificate_table(result)), _energy_bars(result)
+            title, tables, chart = "Plan", [_plan_table(result), certificate_table(result)], _energy_bars(result)
         case Played():
-            title, tables, chart = "Execution", (played_table(result),), played_gantt(result)
+            title, tables, chart = "Execution", [played_table(result)], played_gantt(result)
         case SimulationResult():
-            title, tables, chart = "Simulation", (served_table([result]),), served_series([result])
-    return Report(title, "edge", {}, 0, tables, (chart,))
+            title, tables, chart = "Simulation", [served_table([result])], served_series([result])
+    return Report(title, "edge", {}, 0, tuple(tables), (chart,))
 
 
 def _plan_table(answer: Answer) -> Table:
