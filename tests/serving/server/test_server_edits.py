@@ -356,7 +356,7 @@ def test_an_image_or_a_template_is_needed_and_not_both(client: httpx.Client) -> 
         (square(), {"strength": 0.1}, None),
         (square(), {"strength": 0}, "strength"),
         (square(), {"max_error": "nan"}, "max_error"),
-        (square(), {"controls": "[1]"}, None),
+        (square(), {"controls": "[1]"}, "controls.0"),
     ],
     ids=["another size", "empty", "opaque and black", "size", "no step", "strength", "error", "controls"],
 )
