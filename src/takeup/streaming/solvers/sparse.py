@@ -240,4 +240,5 @@ class SparseSolution:
 
     def _next_stall(self, again_s: float, values: Floats) -> Floats:
         empties = self._empties(again_s, values.reshape(-1, 1))
-        return self._phase(again_s)[0].times(empties)[self._falls, 0]
+        again: Floats = self._phase(again_s)[0].times(empties)[self._falls, 0]
+        return again
