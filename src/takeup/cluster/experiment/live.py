@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from takeup.cluster.contract import ClusterEngine
+from takeup.cluster.contract import ClusterEngine, Scheduler
 from takeup.cluster.engines import find_engine
 from takeup.cluster.experiment.replays import scheduler_of
 from takeup.cluster.experiment.scenario import DAY_S, ClusterScenario, report_on
@@ -97,7 +97,7 @@ class _LiveRun:
         scenario, self.clock = self.scenario, WallClock()
         self.engine = _engine(scenario)
         self.watched = _ObservedEngine(self.engine, self._write_metrics)
-        scheduler = scheduler_of(scenario, scenario.policies[0])
+        scheduler: Scheduler = scheduler_of(scenario, scenario.policies[0])
         period_s = scenario.period_s or PERIOD_S
         hear: dict[str, Any] = {"on_decision": self._hear, "on_problem": self._complain}
         self.loop = ControlLoop(self.clock, self.watched, scheduler, period_s, dry_run=scenario.dry_run, **hear)
