@@ -94,7 +94,7 @@ def report_parts(paper: str, parts: Sequence[Part], *, quiet: bool) -> Report:
         for part in parts:
             found.append(part(expected))
             tick()
-    return paper_report(paper, expected["setting"]["seed"], found, tuple(expected["notes"]))
+    return paper_report(paper, expected["setting"]["seed"], found, tuple(expected["setting"]["notes"]))
 
 
 def paper_report(paper: str, seed: int, parts: Sequence[Findings], notes: tuple[str, ...]) -> Report:

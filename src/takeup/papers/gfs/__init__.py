@@ -93,7 +93,7 @@ def reproduce(*, quiet: bool = False) -> Report:
         parts.append(monetary_benefit(expected, loads[1]))
     parts = [part._replace(checks=of_kind("simulation", part.checks)) for part in parts]
     parts.append(forecast_calibration(expected))
-    return paper_report("gfs", expected["setting"]["seed"], parts, tuple(expected["notes"]))
+    return paper_report("gfs", expected["setting"]["seed"], parts, tuple(expected["setting"]["notes"]))
 
 
 def _compared_policies(expected: Numbers, seed: int) -> tuple[str, ...]:
