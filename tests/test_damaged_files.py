@@ -19,7 +19,7 @@ from command_line import Run, assert_one_sentence
 from edge.cells import two_devices
 from takeup.cluster.engines.slurm import QosClasses
 from takeup.cluster.engines.slurm.journal import Journal, SlurmLedger
-from takeup.cluster.engines.slurm.rows import past_workload
+from takeup.cluster.engines.slurm.rows import past_workload, read_job
 from takeup.core import limits
 from takeup.edge.traces.files import save_instance
 from takeup.errors import BadInput, BadScenario, BadTrace
@@ -253,3 +253,11 @@ def test_numbers_beyond_floats_in_a_header_of_tensors_are_named(tmp_path: Path) 
 def test_numbers_beyond_floats_in_an_instance_are_named() -> None:
     with pytest.raises(BadInput, match="cannot be read as numbers"):
         replace(two_devices(), gains=[[int(BEYOND_FLOATS)] * 2] * 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [int(BEYOND_FLOATS), float("inf"), float("nan")])
+def test_numbers_that_slurm_cannot_store_are_as_if_they_were_not_set(number: float) -> None:
+    row = {"job_id": 7, "job_state": ["PENDING"], "restart_cnt": number, "node_count": number, "priority": number}
+
+    (found,) = read_job(row)
+    assert (found.id, found.num_restarts) == ("7", 0)

@@ -108,6 +108,7 @@ GPUS = re.compile(r"(?:gres[:/])?gpu(?::(?P<model>[^:,=()\d][^:,=()]*))?(?:[:=](
 NEEDED = re.compile(r"afterok:(\d+)")
 DEPENDENCY = re.compile(r"[:?,](\d+)[^,?()]*\((unfulfilled|failed)\)")
 MOST_HOSTS, MOST_BRACKETS = 10_000, 4  # names in a list, and brackets in a name
+MOST_NUMBER = 2.0**63
 RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?::([0-9]{1,9}))?")
 BRACKETS = re.compile(r"([^,\[\]]*)\[([^\]]*)\]")
 UNFIT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "NOT_RESPONDING", "MAINTENANCE", "POWERED_DOWN"}
@@ -254,9 +255,10 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def _number(value: object) -> float:
+    """A number of Slurm's JSON; 0 where it is not set, infinite, or beyond what Slurm stores."""
     if isinstance(value, dict):
         value = value.get("number", 0) if value.get("set", True) and not value.get("infinite") else 0
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if isinstance(value, int | float) and abs(value) < MOST_NUMBER else 0.0
 
 
 def _words(value: object) -> set[str]:
