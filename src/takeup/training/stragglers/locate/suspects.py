@@ -366,19 +366,22 @@ def ranks_by_role(window: CallWindow) -> list[list[int]]:
     roles: dict[tuple[int, frozenset[tuple[int, int]]], list[int]] = defaultdict(list)
     calls = window.calls
     assert calls is not None
+    neighbours = {log.rank: set(log.calls["peer"][log.calls["peer"] >= 0].tolist()) for log in calls.logs}
     for place, log in enumerate(calls.logs):
         if log.rank in window.accounts:
             kinds = calls.kinds[np.unique(calls.kind[calls.place == place])]
             what = kinds[:, 3] + SENDS * (kinds[:, 1] == log.rank)
             sorts = frozenset(zip(what.tolist(), kinds[:, 4].tolist(), strict=True))
-            roles[_end_of_pipeline(log), sorts].append(log.rank)
+            roles[_end_of_pipeline(log.rank, neighbours), sorts].append(log.rank)
     return list(roles.values())
 
 
-def _end_of_pipeline(log: CallLog) -> int:
-    """-1 for the first stage and 1 for the last one, which have one neighbour; 0 for all other ranks."""
-    peers = np.unique(log.calls["peer"][log.calls["peer"] >= 0])
-    return int(np.sign(log.rank - peers[0])) if len(peers) == 1 else 0
+def _end_of_pipeline(rank: int, neighbours: Mapping[int, set[int]]) -> int:
+    """-1 for the first of at least three stages and 1 for the last one, which have one neighbour; 0 for other ranks."""
+    if len(neighbours[rank]) != 1:
+        return 0
+    (peer,) = neighbours[rank]
+    return 0 if neighbours.get(peer) == {rank} else int(np.sign(rank - peer))
 
 
 def late_shares(window: CallWindow) -> dict[int, float]:
