@@ -20,14 +20,14 @@ from takeup.edge.solvers.market import Market
 
 DONE = 2e-6  # of the bound; a gap as small as this is not worth another step
 SEARCH_WORK = 20_000_000  # pairs of masks: some tenths of a second
-MOST_STEPS = 40_000  # of the search with a budget
+MOST_STEPS, LAST_STEPS = 40_000, 4_000  # of the search with a budget, and at its end
 SOME_ROUNDS, SOME_STEPS, TURN = 120, 600, 0.05  # of prices and of search in turn, and the share of the budget for each
 NUM_TURNS, MOST_TURNS, HELPED = 4, 8, 0.97  # turns without and with a budget; the last one leaves this of the gap
 SPLIT_ROUNDS, MOST_SPLITS = 80, 400  # of prices and steps of search; without a budget splits end when one helps little
 FEW_SUBCARRIERS = 40  # up to which columns are generated
 NUM_SCHEDULES, MOST_SCHEDULES = 40, 150  # rounds of prices for whole schedules, without and with a budget
 PREPARATION = 20  # rounds of prices that take as long as the first one of these
-FIRST_SHARE = 0.25  # of the budget, for quick plans
+FIRST_SHARE = 0.4  # of the budget, for quick plans
 CHUNK = 0.04  # share of the budget that is used between two looks at the clock
 
 Used = Callable[[], float]  # the share of a time budget that is used
@@ -86,7 +86,7 @@ def _longer(market: Market, used: Used) -> Answer:
         _alternate(market, used)
         _divide(market, used)
         if used is not unlimited:
-            _spend(market.improve_plan, SPLIT_ROUNDS, used, 0.94)
+            _spend(market.improve_plan, LAST_STEPS, used, 0.94)
     return market.answer("auto")
 
 
