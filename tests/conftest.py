@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from command_line import Outcome, Run
-from takeup.cluster import file_kinds
+from takeup.core import compiled
 
 # Without bytecode (PYTHONDONTWRITEBYTECODE is set and uv compiles none), every server, replica and driver that a test
 # starts would compile torch from source, which takes longer than the test. The suite caches bytecode in a folder of its
@@ -42,8 +42,8 @@ ALLOWED_SKIPS: dict[str, str] = {}
 
 @pytest.fixture(autouse=True, scope="session")
 def kernels_stay_compiled() -> None:
-    """For a small table `takeup try` runs kernels as plain Python, and then all that are imported in its process."""
-    file_kinds.FEW_BYTES = 0
+    """For a small file `takeup try` runs kernels as plain Python, and then all that are imported in its process."""
+    compiled.run_plain = lambda: None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -224,3 +224,28 @@ def test_a_file_of_the_user_is_kept(run: Run, tmp_path: Path) -> None:
 
 def test_an_unknown_sample_is_one_sentence(run: Run) -> None:
     assert_one_sentence(run("example", "task.csv"), "did you mean 'tasks.csv'?")
+
+
+NOTHING_COMPILED = """
+import gc
+import sys
+from numba.core.dispatcher import Dispatcher
+from takeup.cli import takeup
+from takeup.core import compiled
+compiled.has_code = lambda package: False
+takeup(["example", sys.argv[1]], standalone_mode=False)
+takeup(["try", sys.argv[1], "--quiet"], standalone_mode=False)
+kernels = [it for it in gc.get_objects() if isinstance(it, Dispatcher) and "takeup" in it.py_func.__module__]
+print("compiled:", sum(len(it.overloads) for it in kernels))
+"""
+
+
+@pytest.mark.parametrize("name", ["cell.json", "channel.csv"])
+def test_a_cell_is_planned_in_plain_python_where_nothing_is_compiled(tmp_path: Path, name: str) -> None:
+    answered = subprocess.run(
+        [sys.executable, "-c", NOTHING_COMPILED, name], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+
+    assert answered.returncode == 0, answered.stderr
+    assert "the best possible" in answered.stdout or "No plan is worth more" in answered.stdout
+    assert "compiled: 0" in answered.stdout

@@ -52,6 +52,11 @@ def run_plain() -> None:
     np.seterr(all="ignore")
 
 
+def has_code(package: str) -> bool:
+    """Whether kernels of a package were compiled before, on this machine."""
+    return any(Path(__file__).parents[2].joinpath(*package.split(".")).glob("__pycache__/*.nbi"))
+
+
 def _compiled(function: Function, **options: Any) -> Function:
     return cast(Function, njit(cache=True, error_model="numpy", **options)(function))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from takeup.core.arrays import Bools, Floats, Ints
+from takeup.core.arrays import Bools, Floats, Ints, record
 from takeup.core.compiled import bare, inner, kernel
 
 Records = npt.NDArray[Any]
@@ -18,7 +18,7 @@ ROUNDING = 1e-10  # relative margin on the limit of an upload
 
 
 def _record(names: str) -> np.dtype[np.void]:
-    return np.dtype([(name, np.float64) for name in names.split()], align=True)
+    return record([(name, np.float64) for name in names.split()])
 
 
 DEVICE = _record("bits_per_hz due_s run_s release_s worth_j reach_j")  # reach: what it saves alone at the site
