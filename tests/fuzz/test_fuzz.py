@@ -47,6 +47,7 @@ LEFT_OUT = {
     "core/render/html.py": "a report of this process",
     "edge/engines/cloudlet/device.py": "the order of the parent process",
     "edge/traces/library.py": "a table of the package",
+    "cluster/traces/fleet_statistics.py": "figures of the package",
     "example.py": "samples of the package",
     "papers": "numbers of the package",
     "serving/editing": "templates in the server's own folder, with checksums",

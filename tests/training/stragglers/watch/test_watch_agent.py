@@ -460,6 +460,19 @@ def test_a_file_without_certificates_is_named(tmp_path: Path, is_listener: bool)
             Tls(tmp_path / name, is_listener=is_listener)
 
 
+def listener_once_free(address: tuple[str, int]) -> Listener:
+    """A listener at an address that the thread of another one may hold for a moment."""
+    made: list[Listener] = []
+
+    def listens() -> bool:
+        with suppress(BadInput):
+            made.append(Listener(address, TOKEN))
+        return bool(made)
+
+    assert eventually(listens)
+    return made[0]
+
+
 def test_an_agent_connects_again_when_its_listener_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     ring = new_ring(tmp_path, 0, 1)
@@ -472,7 +485,7 @@ def test_an_agent_connects_again_when_its_listener_is_back(tmp_path: Path, monke
     socket.create_connection(agent._address).close()  # so that its thread sees that it is closed
     assert eventually(lambda: not agent.is_connected)
 
-    again = Listener(agent._address, TOKEN)
+    again = listener_once_free(agent._address)
     add(ring, 0)
     agent.poll()
     arrived = eventually(lambda: 0 in again.ranks and len(again.ranks[0].read()) == 1)
