@@ -333,8 +333,9 @@ async def show_page() -> HTMLResponse:
 # `/` and `/docs`: the served model, and every endpoint with its fields; plain HTML without scripts --------------------
 
 STYLE = (
+    ":root{color-scheme:light dark}"
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "code,pre{background:#8881;padding:.1em .3em}td{padding:.2em 1em .2em 0;vertical-align:top}"
+    "code,pre{background:#8882;padding:.1em .3em}pre{overflow-x:auto}td{padding:.2em 1em .2em 0;vertical-align:top}"
 )
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
@@ -383,7 +384,8 @@ def _rows_of(operation: dict[str, Any], schemas: dict[str, Any]) -> str:
 
 def _page(title: str, text: str) -> HTMLResponse:
     return HTMLResponse(
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>"
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>{title}</title><style>{STYLE}</style>"
         f"<h1>{title}</h1>{text}</html>",
         headers=PAGE_HEADERS,
     )
