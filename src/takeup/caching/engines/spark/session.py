@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from takeup.caching.engines.spark.plugin_jar import jar
-from takeup.caching.policies import find_deployable
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput, MissingEngine
 
@@ -151,6 +150,8 @@ def settings(
     where the counters go at the end, as JSON. `prefetch`: read blocks back from disk before their tasks begin, into
     free memory; for jobs whose tasks wait for something else than the CPU.
     """
+    from takeup.caching.policies import find_deployable  # needs numpy, which the build of a wheel does without
+
     values = {
         "spark.jars": str(jar()),
         "spark.plugins": PLUGIN,
