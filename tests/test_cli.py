@@ -85,12 +85,12 @@ def test_text_goes_to_stdout_and_the_rest_to_stderr(run: Run) -> None:
     assert outcome.err == f"wrote {Path('takeup-out') / 'hits-on-zip.png'}\n"
 
 
-def test_out_holds_the_report_as_data_text_page_and_charts(run: Run) -> None:
+def test_out_holds_the_report_as_data_page_and_charts(run: Run) -> None:
     outcome = run("caching", "simulate", "lru", "--out", "folder", "--quiet")
     names = sorted(path.name for path in Path("folder").iterdir())
 
     assert outcome.code == 0
-    assert names == ["hits-on-zip.png", "hits-on-zip.svg", "report.html", "report.json", "report.md"]
+    assert names == ["hits-on-zip.png", "hits-on-zip.svg", "report.html", "report.json"]
     assert Report.load(Path("folder/report.json")).title == "Caching: lru on zip"
 
 

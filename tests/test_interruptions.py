@@ -42,7 +42,7 @@ number = 0
 while True:
     rows = tuple((it, sys.argv[2]) for it in range(number % 40))
     table = Table("t", (Column("n"), Column("of")), rows)
-    write(Report("A title", "caching", {}, 1, tables=(table,)), Path(sys.argv[1]), ("json", "md"))
+    write(Report("A title", "caching", {}, 1, tables=(table,)), Path(sys.argv[1]), ("json", "html"))
     number += 1
     print(number, flush=True)
 """
@@ -79,7 +79,7 @@ def test_two_programs_that_write_one_folder_until_they_are_ended_leave_whole_fil
         other.wait()
         visible = [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
 
-        assert {path.name for path in visible} == {"report.json", "report.md"}
+        assert {path.name for path in visible} == {"report.json", "report.html"}
         (table,) = Report.load(tmp_path / "report.json").tables
         assert len({row[1] for row in table.rows}) <= 1  # all of it is of one of the two
 

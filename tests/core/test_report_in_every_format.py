@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Literal
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.core.render import to_html, to_markdown, to_text
+from takeup.core.render import to_html, to_text
 from takeup.core.report import Cell, Check, Column, Report, Table
 
 numbers = st.floats(-1e300, 1e300) | st.floats(-1e4, 1e4)  # one step further a rounded number may be infinite
@@ -54,13 +53,6 @@ class Grid(HTMLParser):
             self.cells[-1] += data
 
 
-def read_markdown(text: str) -> list[list[str]]:
-    """The rows below the heading of the only table, as a reader of markdown sees them."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")][2:]
-    rows = [re.findall(r"((?:\\.|[^|\\])*)\|", line.removeprefix("|")) for line in lines]
-    return [[re.sub(r"\\(.)", r"\1", cell).strip() for cell in row] for row in rows]
-
-
 def assert_shown(text: str, value: Cell, digits: int) -> None:
     """The text says the value: numbers to half a unit of the last digit that is shown, all else in full."""
     if value is None or isinstance(value, bool):
@@ -74,17 +66,6 @@ def assert_shown(text: str, value: Cell, digits: int) -> None:
         half_digit = 0.51 * 10 ** (1 - max(digits, 2)) * abs(value) if is_short else 0.51 * 10**-digits
         rounding = math.ulp(value)  # a decimal text is read back as the nearest number there is
         assert abs(float(text.replace(",", "")) - value) <= half_digit + rounding
-
-
-@settings(deadline=None)
-@given(table=tables())
-def test_a_table_is_read_back_from_markdown(table: Table) -> None:
-    rows = read_markdown(to_markdown(report_of(tables=(table,))))
-
-    assert len(rows) == len(table.rows)
-    for shown, row in zip(rows, table.rows, strict=True):
-        for text, value, column in zip(shown, row, table.columns, strict=True):
-            assert_shown(text, value, column.digits)
 
 
 @settings(deadline=None)
@@ -103,7 +84,6 @@ def test_all_formats_write_a_value_in_the_same_way(table: Table) -> None:
     report = report_of(tables=(table,))
     shown = [cell.strip() for cell in Grid(to_html(report)).cells]
 
-    assert [cell for row in read_markdown(to_markdown(report)) for cell in row] == shown
     assert all(cell in to_text(report, width=2000) for cell in shown)
 
 
@@ -115,7 +95,7 @@ def test_a_check_shows_its_numbers_its_distance_and_its_verdict(
     make = {"at least": Check.at_least, "at most": Check.at_most}
     near = Check.near("c", ours, expected, abs(expected) / 10)
     check = near if relation == "near" else make[relation]("c", ours, expected)
-    _, shown, goal, distance, verdict, _ = read_markdown(to_markdown(report_of(checks=(check,))))[0]
+    _, shown, goal, distance, verdict, _ = Grid(to_html(report_of(checks=(check,)))).cells
     holds = {
         "near": abs(ours - expected) <= abs(expected) / 10,
         "at least": ours >= expected,
@@ -140,7 +120,6 @@ def test_a_saved_report_renders_to_the_same_bytes(
     back = Report.load(path)
 
     assert back == report
-    assert to_markdown(back) == to_markdown(report)
     assert to_html(back) == to_html(report)
 
 

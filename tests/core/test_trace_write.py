@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.core.trace import TraceColumn, read_table, write_table
-from takeup.errors import BadInput, BadTrace, OutputFailed
+from support.trace_tables import write_table
+from takeup.core.trace import TraceColumn, read_table
+from takeup.errors import BadTrace
 
 NAMES = ["t.csv", "t.csv.gz", "t.parquet"]
 COLUMNS = [TraceColumn("time_s", "float"), TraceColumn("n", "int"), TraceColumn("key", "text")]
@@ -80,27 +81,3 @@ def test_nan_comes_back_as_what_was_not_measured(tmp_path: Path, name: str) -> N
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=r"expected it to end in one of \.csv, \.csv\.gz, \.parquet"):
         write_table(tmp_path / "t.xlsx", table([]))
-
-
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        ({}, "at least one column"),
-        ({"a": np.arange(2), "b": np.arange(3)}, r"found lengths \{'a': 2, 'b': 3\}"),
-        ({"a": np.array([True])}, "column 'a' holds bool"),
-        ({"a": np.ones((2, 2))}, "column 'a' cannot be written"),
-        ({"a": np.array([1, "x"], dtype=object)}, "column 'a' cannot be written"),
-    ],
-)
-def test_what_is_not_a_table_is_refused(tmp_path: Path, columns: dict[str, npt.NDArray[Any]], expected: str) -> None:
-    with pytest.raises(BadInput, match=expected):
-        write_table(tmp_path / "t.csv", columns)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_place_that_cannot_be_written_is_an_error_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-
-    with pytest.raises(OutputFailed, match="cannot write"):
-        write_table(tmp_path / "file" / "t.csv", table([]))
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -59,15 +59,15 @@ def test_text_goes_to_stdout_and_the_chart_is_named_on_stderr(stream: Run) -> No
 
     assert outcome.code == 0
     assert outcome.out.startswith("Streaming: what viewers experience\n")
-    assert outcome.err == f"wrote {Path('takeup-out') / 'p-stall-by-start-threshold.svg'}\n"
+    assert outcome.err == f"wrote {Path('takeup-out') / 'p-stall-by-start-threshold.png'}\n"
 
 
-def test_out_holds_the_report_as_data_text_page_and_charts(stream: Run) -> None:
+def test_out_holds_the_report_as_data_page_and_charts(stream: Run) -> None:
     outcome = stream("predict", "--out", "folder", "--quiet")
     names = {path.suffix for path in Path("folder").iterdir()}
 
     assert outcome.code == 0
-    assert names == {".png", ".svg", ".html", ".json", ".md"}
+    assert names == {".png", ".svg", ".html", ".json"}
     assert Report.load(Path("folder/report.json")).title == "Streaming: what viewers experience"
 
 

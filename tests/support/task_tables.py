@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from support.trace_tables import write_table
 from takeup.caching.model import Workload
 from takeup.caching.traces.job_graph import _COLUMNS, _NONE, _TaskRow
-from takeup.core.trace import write_table
 
 
 def write_tasks(path: Path | str, workload: Workload) -> None:

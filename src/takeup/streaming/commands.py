@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from takeup.errors import BadInput
-from takeup.output import output_options, say, show
+from takeup.output import output_options, show
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 CHARTS = Path("takeup-out")
@@ -59,19 +59,6 @@ def _report(verb: Any, *, quiet: bool, **settings: Any) -> Any:
     return run(StreamingScenario(verb=verb, **settings), quiet=quiet)
 
 
-def _show(report: Any, *, as_json: bool, out: Path | None) -> None:
-    """Print the report and sketch its first chart; the full set of charts is written only to a requested folder."""
-    show(report, as_json=as_json, out=out)
-    if as_json or out:
-        return
-    from takeup.core.files import write_atomically
-    from takeup.core.render import chart_names, to_sketch
-
-    path = CHARTS / f"{chart_names(report)[0]}.svg"
-    write_atomically(path, to_sketch(report.series[0]))
-    say(f"wrote {path}")
-
-
 def _numbers(key: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
@@ -100,7 +87,7 @@ def streaming() -> None:
 @output_options
 def predict(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Predict start-up delay, stalls, blocking and score; lists of arrivals and thresholds give a sweep."""
-    _show(_report("predict", quiet=quiet, **settings), as_json=as_json, out=out)
+    show(_report("predict", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
 @streaming.command()
@@ -111,7 +98,7 @@ def predict(as_json: bool, out: Path | None, quiet: bool, **settings: object) ->
 @output_options
 def optimise(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Find the best start threshold, with settings for dash.js, Shaka and Media3."""
-    _show(_report("optimise", quiet=quiet, **settings), as_json=as_json, out=out)
+    show(_report("optimise", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
 @streaming.command()
@@ -129,7 +116,7 @@ def size(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> No
 @output_options
 def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> None:
     """Fit a model of the link to the throughput LOG, for 'takeup streaming predict --model'."""
-    _show(_report("fit", quiet=quiet, log=log, model=model), as_json=as_json, out=out)
+    show(_report("fit", quiet=quiet, log=log, model=model), as_json=as_json, out=out, charts=CHARTS)
 
 
 @streaming.command()
@@ -155,7 +142,7 @@ def advise(players: str, as_json: bool, out: Path | None, quiet: bool, **setting
     A log is recognised by its content: tables, Sabre, Pensieve, Mahimahi, Puffer, CMCD query strings or JSON.
     """
     names = tuple(players.split(","))
-    _show(_report("advise", quiet=quiet, players=names, **settings), as_json=as_json, out=out)
+    show(_report("advise", quiet=quiet, players=names, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
 @streaming.command()
@@ -170,7 +157,7 @@ def advise(players: str, as_json: bool, out: Path | None, quiet: bool, **setting
 @output_options
 def live(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Find the least latency of a live stream that keeps a stall target on throughput LOGS, with settings."""
-    _show(_report("live", quiet=quiet, **settings), as_json=as_json, out=out)
+    show(_report("live", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
 @streaming.command()

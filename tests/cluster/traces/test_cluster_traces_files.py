@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.trace_tables import write_table
 from takeup.cluster.model import Kind
 from takeup.cluster.traces import ColumnNames, LoadedTrace, TraceOptions, read_plain, read_v2026
 from takeup.cluster.traces.workload import split_gangs
 from takeup.core.seeds import Streams
-from takeup.core.trace import write_table
 from takeup.errors import BadInput, BadTrace
 
 NODES = "gpu_model,gpu_capacity_num,cpu_num,node_name\nA,8,96,0\nA,8,96,1\nB,1,32,2\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.trace_tables import write_table
 from takeup.cluster.model import Kind
 from takeup.cluster.traces import (
     LoadedTrace,
@@ -19,7 +20,6 @@ from takeup.cluster.traces import (
     read_v2025,
 )
 from takeup.core.seeds import Streams
-from takeup.core.trace import write_table
 from takeup.errors import BadInput, BadTrace
 
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"

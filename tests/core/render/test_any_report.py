@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.core.render import to_html, to_markdown, to_svg, to_text
+from takeup.core.render import to_html, to_svg, to_text
 from takeup.core.report import Cell, Check, Column, Report, Series, Table
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -90,16 +90,6 @@ def test_text_holds_no_control_signs_and_can_be_encoded(report: Report) -> None:
 
 @settings(deadline=None)
 @given(reports)
-def test_markdown_tables_have_equally_many_cells_in_every_row(report: Report) -> None:
-    text = to_markdown(report)
-
-    blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("| ")]
-    assert all(len({line.replace("\\\\", "").replace("\\|", "").count("|") for line in block}) == 1 for block in blocks)
-    text.encode()
-
-
-@settings(deadline=None)
-@given(reports)
 def test_pages_close_every_tag_they_open(report: Report) -> None:
     page = to_html(report)
 
@@ -115,11 +105,10 @@ def test_charts_are_well_formed(drawn: Series) -> None:
 
 @settings(deadline=None)
 @given(spans)
-def test_spans_in_letters_hold_no_control_signs_and_stay_in_their_block(drawn: Series) -> None:
+def test_spans_in_letters_hold_no_control_signs(drawn: Series) -> None:
     report = Report("t", "d", {}, 1, series=(drawn,))
-    text, markdown = to_text(report, width=80), to_markdown(report)
+    text = to_text(report, width=80)
 
     assert all(line.isprintable() for line in text.splitlines())
-    assert markdown.count("```") == 2
     assert {tag for tag, count in TagCounter(to_html(report)).balance.items() if count} == {"meta"}
     text.encode()

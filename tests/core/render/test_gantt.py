@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from takeup.core.render.html import to_html
-from takeup.core.render.text import gantt_lines, limits, to_markdown, to_text
+from takeup.core.render.text import gantt_lines, limits, to_text
 from takeup.core.report import Cell, Report, Series
 
 
@@ -57,12 +57,10 @@ def test_facets_are_named_before_their_lanes() -> None:
     assert gantt_lines(series, 40)[0].startswith("north one ###")
 
 
-def test_text_draws_spans_and_markdown_does_where_there_is_no_picture() -> None:
+def test_text_draws_spans() -> None:
     report = Report("t", "d", {}, 1, series=(TWO_CORES,))
 
     assert "    two ·····bbbbb" in to_text(report, width=29)
-    assert "```text\none aaaa" in to_markdown(report)
-    assert "aaaa" not in to_markdown(report, ["turns.svg"])
 
 
 def test_the_page_lists_begin_end_and_mark() -> None:

@@ -16,12 +16,12 @@ import numpy as np
 from edge.cells import two_devices
 from support.faults.journals import BufferedWriter, ControllerWriter, DatabaseWriter, JournalWriter
 from support.faults.lab import Attempt, Outcome, Writer
+from support.trace_tables import write_table
 from takeup.caching.engines.local import LocalStore
 from takeup.caching.groups import GroupTable
 from takeup.caching.policies import find_policy
 from takeup.core.render.folder import write as write_report
 from takeup.core.report import Column, Report, Table
-from takeup.core.trace import write_table
 from takeup.edge.traces.files import save_instance
 from takeup.training.pipelines.planners import find_policy as find_planner
 from takeup.training.pipelines.profile import Profile

@@ -1,4 +1,4 @@
-"""Reports drawn: as text, markdown, web page and charts; the only part of the product that formats.
+"""Reports drawn: as text, web page and charts; the only part of the product that formats.
 
 Names are loaded on first use, so that a command pays only for what it draws.
 """

@@ -3,10 +3,7 @@ from takeup.core.render.charts import to_png as to_png
 from takeup.core.render.charts import to_svg as to_svg
 from takeup.core.render.charts import vega_lite as vega_lite
 from takeup.core.render.folder import FORMATS as FORMATS
-from takeup.core.render.folder import chart_names as chart_names
 from takeup.core.render.folder import write as write
 from takeup.core.render.html import to_html as to_html
-from takeup.core.render.sketch import to_sketch as to_sketch
 from takeup.core.render.text import summary as summary
-from takeup.core.render.text import to_markdown as to_markdown
 from takeup.core.render.text import to_text as to_text

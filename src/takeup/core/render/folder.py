@@ -1,4 +1,4 @@
-"""A report as a folder of files: data, text, page and one chart per series."""
+"""A report as a folder of files: data, page and one chart per series."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ from takeup.core.report import Report
 from takeup.errors import UnknownName
 
 PICTURES = ("svg", "png")
-FORMATS = ("json", "md", "html", *PICTURES)
+FORMATS = ("json", "html", *PICTURES)
 _MAX_NAME_LENGTH = 60
 
 
@@ -32,27 +32,21 @@ def write(report: Report, folder: Path, formats: Collection[str] = FORMATS) -> l
 def _files(report: Report, formats: Collection[str]) -> Iterator[tuple[str, str | bytes]]:
     from takeup.core.render.charts import missing_charts, to_png, to_svg
     from takeup.core.render.html import to_html
-    from takeup.core.render.text import to_markdown
 
     if missing_charts():
         formats = [name for name in formats if name not in PICTURES]
-    names = chart_names(report)
-    picture = next((suffix for suffix in PICTURES if suffix in formats), None)
-    images = [f"{name}.{picture}" for name in names] if picture else []
     if "json" in formats:
         yield "report.json", report.to_json()
-    if "md" in formats:
-        yield "report.md", to_markdown(report, images)
     if "html" in formats:
         yield "report.html", to_html(report)
-    for name, series in zip(names, report.series, strict=True):
+    for name, series in zip(_chart_names(report), report.series, strict=True):
         if "png" in formats:
             yield f"{name}.png", to_png(series)
         if "svg" in formats:
             yield f"{name}.svg", to_svg(series)
 
 
-def chart_names(report: Report) -> list[str]:
+def _chart_names(report: Report) -> list[str]:
     """A file name per series, from its title; a name taken already gets a number."""
     names: list[str] = []
     for series in report.series:

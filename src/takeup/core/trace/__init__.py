@@ -1,6 +1,6 @@
-"""Trace tables: typed columns read from and written to CSV, gzipped CSV and Parquet, with errors that locate the fault.
+"""Trace tables: typed columns read from CSV, gzipped CSV and Parquet, with errors that locate the fault.
 
-Names are loaded on first use. Small plain files need no pyarrow; others and writing need the extra `traces`.
+Names are loaded on first use. Small plain files need no pyarrow; others need the extra `traces`.
 """
 
 from takeup.core.lazy import lazy_names

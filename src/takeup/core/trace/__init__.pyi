@@ -1,4 +1,3 @@
 from takeup.core.trace.table import TraceColumn as TraceColumn
 from takeup.core.trace.table import column_names as column_names
 from takeup.core.trace.table import read_table as read_table
-from takeup.core.trace.table import write_table as write_table

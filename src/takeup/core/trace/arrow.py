@@ -1,11 +1,8 @@
-"""Trace tables by pyarrow: CSV and Parquet of any size are read, and written atomically."""
+"""Trace tables by pyarrow: CSV and Parquet of any size."""
 
-import gzip
-import io
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from csv import writer
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from takeup.core.files import write_atomically
 from takeup.core.limits import check_rows, unpacked
-from takeup.core.trace.table import TraceColumn, diagnose, find_columns, table_format
-from takeup.errors import BadInput, BadTrace
+from takeup.core.trace.table import TraceColumn, diagnose, find_columns
+from takeup.errors import BadTrace
 
 TraceTable = dict[str, npt.NDArray[Any]]
 
@@ -117,44 +113,3 @@ def _fits(column: TraceColumn, found: pa.DataType) -> bool:
         return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain))
     is_whole = bool(pa.types.is_integer(found))
     return is_whole or (column.kind == "float" and bool(pa.types.is_floating(found) or pa.types.is_decimal(found)))
-
-
-def write_table(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write the columns, all of one length, in their order; the same columns always give the same bytes."""
-    encode = {".csv": _csv_bytes, ".csv.gz": _gzip_bytes, ".parquet": _parquet_bytes}[table_format(path)]
-    write_atomically(path, encode(_arrow_table(columns)))
-
-
-def _arrow_table(columns: Mapping[str, npt.NDArray[Any]]) -> pa.Table:
-    lengths = {name: len(values) for name, values in columns.items()}
-    if len(set(lengths.values())) != 1:
-        raise BadInput(f"a table needs at least one column and columns of one length; found lengths {lengths}")
-    return pa.table({name: _arrow_column(name, values) for name, values in columns.items()})
-
-
-def _arrow_column(name: str, values: npt.NDArray[Any]) -> pa.Array:
-    try:
-        array = pa.array(values, pa.string() if values.dtype.kind in "OU" else None)
-    except pa.ArrowException as error:
-        raise BadInput(f"column {name!r} cannot be written: {error}; give numbers or text in one dimension") from error
-    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_string(array.type)):
-        raise BadInput(f"column {name!r} holds {array.type}; a table holds whole numbers, numbers and text")
-    return array
-
-
-def _csv_bytes(table: pa.Table) -> bytes:
-    header = io.StringIO()
-    writer(header, lineterminator="\n").writerow(table.column_names)
-    body = io.BytesIO()
-    csv.write_csv(table, body, csv.WriteOptions(include_header=False))  # it would quote every name
-    return header.getvalue().encode() + body.getvalue()
-
-
-def _gzip_bytes(table: pa.Table) -> bytes:
-    return gzip.compress(_csv_bytes(table), mtime=0)
-
-
-def _parquet_bytes(table: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer)
-    return buffer.getvalue()

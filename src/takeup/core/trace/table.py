@@ -6,7 +6,7 @@ import io
 import re
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from math import inf, isfinite, nan
@@ -220,11 +220,6 @@ def column_names(path: Path | str) -> list[str]:
         return _csv_header(path)[1]
     names: list[str] = _arrow(path).parquet_names(path)
     return names
-
-
-def write_table(path: Path | str, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write the columns, all of one length, in their order; the same columns always give the same bytes."""
-    _arrow(Path(path)).write_table(Path(path), columns)
 
 
 def _arrow(path: Path) -> Any:
