@@ -12,8 +12,9 @@ from command_line import Run, assert_one_sentence
 from takeup.cli import takeup
 from takeup.core.report import Report, Table
 from takeup.papers import PAPERS
-from takeup.tour.command import card_of, chosen, line_of, shown_of
-from takeup.tour.stops import STOPS, Measure, TourStop
+from takeup.tour.cards import cards_html
+from takeup.tour.command import chosen, line_of
+from takeup.tour.stops import STOPS, Measure, TourStop, shown_of
 
 pytestmark = [
     pytest.mark.xdist_group("tour"),  # one process takes it, once
@@ -57,7 +58,7 @@ def test_the_tour_is_nine_lines_with_one_number_each(result: Result, folder: Pat
 @pytest.mark.usefixtures("result")
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.system)
 def test_our_number_is_better_than_that_of_every_alternative(stop: TourStop, folder: Path) -> None:
-    shown = shown_of(stop.measure, Report.load(folder / stop.system / "report.json"))
+    shown = shown_of(stop, Report.load(folder / stop.system / "report.json"))
     sign = -1 if stop.measure.more_is_better else 1
     ours = sign * shown.values[stop.measure.ours]
 
@@ -102,13 +103,12 @@ def test_the_best_alternative_is_named_and_rows_are_chosen_up_to_rounding() -> N
     report = small_report()
 
     assert line_of(stop, report) == "lrc              20.0 s  (fifo 30.0 s)  of a small job"
-    assert [bar.label for bar in card_of(stop, report).bars if bar.is_ours] == ["lrc"]
-    assert card_of(stop, report).meaning == "of a small job; best alternative: fifo, 30.0 s"
+    assert "of a small job; best alternative: fifo, 30.0 s" in cards_html([shown_of(stop, report)])
 
 
 def test_a_measure_without_a_row_of_ours_is_noticed() -> None:
     with pytest.raises(AssertionError, match="no row for 'dag'"):
-        shown_of(Measure("x", "dag", "time", "s"), small_report())
+        shown_of(TourStop("lrc", "", {}, Measure("x", "dag", "time", "s"), "", "", ""), small_report())
 
 
 def test_only_some_stops_can_be_taken_with_all_their_tables(run: Run, tmp_path: Path) -> None:

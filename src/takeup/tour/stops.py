@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+from takeup.core.file_kinds import rows_of
+from takeup.core.report import Report
+
 GUIDES = "https://github.com/takeup-project/takeup/blob/main/docs/guides"
 
 
@@ -39,6 +42,43 @@ class TourStop:
     why: str
     command: str
     guide: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The numbers of a stop by label, in the order of the report; each is shown with the decimals and the unit."""
+
+    stop: TourStop
+    values: dict[str, float]
+
+    @property
+    def best(self) -> str:
+        """The label of the best alternative; the first of those that are equal."""
+        others = [label for label in self.values if label != self.stop.measure.ours]
+        sign = -1 if self.stop.measure.more_is_better else 1
+        return min(others, key=lambda label: sign * self.values[label])
+
+    def text(self, label: str) -> str:
+        """A number with its decimals and its unit."""
+        return f"{self.values[label]:,.{self.stop.measure.digits}f}{self.stop.measure.unit}"
+
+
+def shown_of(stop: TourStop, report: Report) -> Shown:
+    """The numbers that the measure of a stop names in its report."""
+    measure = stop.measure
+    rows = [row for row in rows_of(report, measure.table) if _matches(row, measure.where)]
+    values = {str(row[measure.label]): measure.scale * float(row[measure.column]) for row in rows}
+    assert measure.ours in values, f"{report.title} has no row for {measure.ours!r}"
+    return Shown(stop, values)
+
+
+def _matches(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
+    """Whether the row is shown; sizes of a cache are whole per cent up to rounding."""
+    cells = {name: row[name] for name in where}
+    return all(
+        round(cell, 3) == where[name] if isinstance(cell, float) else cell == where[name]
+        for name, cell in cells.items()
+    )
 
 
 def stop_of(system: str, values: dict[str, Any]) -> TourStop:
