@@ -54,14 +54,14 @@ class KnownLoad:
 
 
 def test_a_reduction_is_against_the_mean_and_nothing_where_the_mean_is_nothing() -> None:
-    half = KnownLoad("x", gfs=metrics(eviction=0.05))
-    mixed = KnownLoad("x", gfs=metrics(eviction=0.05), yarn_cs=metrics(eviction=0.5))
-    quiet = KnownLoad("x", **dict.fromkeys([*BASELINES, "gfs"], metrics(eviction=0.0)))
+    others = KnownLoad("x")
+    mixed = KnownLoad("x", yarn_cs=metrics(eviction=0.5))
+    quiet = KnownLoad("x", **dict.fromkeys(BASELINES, metrics(eviction=0.0)))
     of = loads.QUANTITIES["spot eviction rate"]
 
-    assert loads._reduction_percent(EXPECTED, half, of) == pytest.approx(50)  # type: ignore[arg-type]
-    assert loads._reduction_percent(EXPECTED, mixed, of) == pytest.approx(75)  # type: ignore[arg-type]
-    assert loads._reduction_percent(EXPECTED, quiet, of) == 0  # type: ignore[arg-type]
+    assert loads._reduction_percent(others, BASELINES, 0.05, of) == pytest.approx(50)  # type: ignore[arg-type]
+    assert loads._reduction_percent(mixed, BASELINES, 0.05, of) == pytest.approx(75)  # type: ignore[arg-type]
+    assert loads._reduction_percent(quiet, BASELINES, 0.0, of) == 0  # type: ignore[arg-type]
 
 
 def with_useful(given: Outcome, gpu_s: float) -> Outcome:

@@ -87,6 +87,14 @@ def with_kind(exercises: Exercises, part: Part) -> Part:
     return found
 
 
+def quoted_checks(part: Numbers, ours: Mapping[str, float]) -> list[Check]:
+    """Numbers of a part that are only quoted, compared with ours: within a tenth, and for the reason that it gives."""
+    return [
+        Check.near(name, ours[key], part[key], 0.1 * part[key], unit=unit, source=part["source"], why=part["why"])
+        for key, name, unit in part["rows"]
+    ]
+
+
 def report_parts(paper: str, parts: Sequence[Part], *, quiet: bool) -> Report:
     """Run all parts of a paper, and concatenate them into a report with the notes of its numbers."""
     expected, found = numbers(paper), []

@@ -18,7 +18,7 @@ from takeup.caching.traces.generators import zip_tenants
 from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
 from takeup.core.seeds import Streams
-from takeup.papers import PAPERS, numbers, of_kind
+from takeup.papers import Findings, numbers, of_kind, paper_report
 from takeup.papers.lrc import disagreements
 
 Results = dict[tuple[str, int], CachingResult]
@@ -35,16 +35,11 @@ def reproduce(*, quiet: bool = False) -> Report:
         spread = _spread(setting, tick)
     of_sizes = [*_cell_checks(expected["cells"], results), *_admission_checks(expected, results)]
     checks = of_kind("simulation", [*of_sizes, *_time_checks(expected, results)])
-    scenario = {"domain": "papers", "verb": "reproduce", "paper": "lerc"}
     whole = _zip(setting["seed"]).working_set_bytes
-    report = job_report(list(results.values()), whole, PAPERS["lerc"], scenario, setting["seed"])
-    notes = (
-        *disagreements(checks),
-        f"the compared draw is seed {setting['seed']}, chosen because its LRU cell at 95 % lies near the reference",
-        "times use the all-or-nothing cost model; how long a load takes was chosen with the paper's speed-up in view",
-    )
-    tables = (*report.tables, spread, _sensitivity(setting, expected["speedup"]["capacity_percent"]))
-    return Report(report.title, "papers", scenario, setting["seed"], tables, report.series, checks, notes)
+    found = job_report(list(results.values()), whole, "lerc", {}, setting["seed"])
+    tables = (*found.tables, spread, _sensitivity(setting, expected["speedup"]["capacity_percent"]))
+    notes = (*disagreements(checks), *setting["notes"])
+    return paper_report("lerc", setting["seed"], [Findings(checks, tables, found.series)], notes)
 
 
 def _zip(seed: int) -> Workload:

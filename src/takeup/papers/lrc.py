@@ -17,7 +17,7 @@ from takeup.caching.traces import generate
 from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
 from takeup.core.seeds import Streams
-from takeup.papers import PAPERS, numbers, of_kind
+from takeup.papers import Findings, numbers, of_kind, paper_report
 
 Profile = Literal["online", "recurring"]
 Results = dict[tuple[str, int, str], CachingResult]
@@ -34,31 +34,15 @@ def reproduce(*, quiet: bool = False) -> Report:
             results[name, percent, policy] = _replay(policy, _workload(name, setting["seed"]), percent / 100)
             tick()
     checks = of_kind("simulation", [*_bar_checks(expected, results), *_remembered_checks(expected, results)])
-    return _report(setting, results, checks)
+    parts = [_application(name, setting["seed"], results) for name in setting["workloads"]]
+    notes = (*disagreements(checks), *setting["notes"])
+    return paper_report("lrc", setting["seed"], [*parts, Findings(checks, (_online(setting, results),))], notes)
 
 
-def _report(setting: Mapping[str, Any], results: Results, checks: tuple[Check, ...]) -> Report:
-    scenario = {"domain": "papers", "verb": "reproduce", "paper": "lrc"}
-    parts = []
-    for name in setting["workloads"]:
-        rows = [result for (workload, _, _), result in results.items() if workload == name]
-        whole = _workload(name, setting["seed"]).working_set_bytes
-        part = job_report(rows, whole, name, scenario, setting["seed"])
-        parts.append(replace(part, tables=tuple(replace(t, title=f"{t.title}, {name}") for t in part.tables)))
-    return Report(
-        PAPERS["lrc"],
-        "papers",
-        scenario,
-        setting["seed"],
-        (*(table for part in parts for table in part.tables), _online(setting, results)),
-        tuple(series for part in parts for series in part.series),
-        checks,
-        (
-            *disagreements(checks),
-            "workloads are generated in the shape of the applications; sizes and times are not the paper's",
-            "LRC knows all jobs from the beginning, as in one that ran before; the last table has the other case",
-        ),
-    )
+def _application(name: str, seed: int, results: Results) -> Findings:
+    rows = [result for (workload, _, _), result in results.items() if workload == name]
+    part = job_report(rows, _workload(name, seed).working_set_bytes, name, {}, seed)
+    return Findings((), tuple(replace(it, title=f"{it.title}, {name}") for it in part.tables), part.series)
 
 
 def _workload(name: str, seed: int) -> Workload:

@@ -6,19 +6,17 @@ compared with an independent program; gaps to the optimum are compared with bars
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Series, Table
 from takeup.core.seeds import Streams
 from takeup.edge.model import Instance
 from takeup.edge.planning import solve
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
-from takeup.papers import Findings, numbers, paper_report
+from takeup.papers import Findings, Numbers, report_parts
 from takeup.papers.edge.baselines import COMPARED
 
 # Many instances under many policies: energies, accepted requests and savings -----------------------------------------
@@ -51,19 +49,18 @@ def _run_policy(instances: Sequence[Instance], name: str) -> PolicySample:
 
 # Figure 2 and the two sweeps: energy and accepted requests by number of devices, speed of the CPU, subcarriers --------
 
-Numbers = Mapping[str, Any]
-Tick = Callable[[], None]
 Samples = list[dict[str, PolicySample]]
+MakeInstance = Callable[[np.random.Generator, int], Instance]
 
 FIGURE_2 = ("local", "radio_first", "cpu_first", "joint", "joint_append", "greedy", "auto", "exact", "min_group")
 SWEEPS = ("local", "radio_first", "joint", "auto")
 LAST_DIGIT = 0.005  # half of the last one of the numbers to compare with
 
 
-def figure_2(expected: Numbers, tick: Tick) -> Findings:
+def figure_2(expected: Numbers) -> Findings:
     """Energy by number of devices under every policy, and the gap of each to the optimum."""
     part = expected["figure_2"]
-    samples = _sample_sweep(expected, "figure_2", "num_devices", paper_setting, tick)
+    samples = _sample_sweep(expected, "figure_2", "num_devices", paper_setting)
     gaps = _saving_gaps(samples)
     title, devices = "Figure 2: mean energy by number of devices", part["num_devices"]
     tables = (
@@ -75,19 +72,14 @@ def figure_2(expected: Numbers, tick: Tick) -> Findings:
     return Findings(checks, tables, (_energy_chart(title, "devices", devices, samples),))
 
 
-def cpu_sweep(expected: Numbers, tick: Tick) -> Findings:
+def cpu_sweep(expected: Numbers) -> Findings:
     """The joint gain peaks where CPU and radio are balanced, and vanishes when one of them is abundant."""
     return _sweep_findings(
-        expected,
-        "cpu_sweep",
-        "edge_mhz",
-        "CPU speed",
-        lambda random, value: paper_setting(random, 8, 4, 1e6 * value),
-        tick,
+        expected, "cpu_sweep", "edge_mhz", "CPU speed", lambda random, value: paper_setting(random, 8, 4, 1e6 * value)
     )
 
 
-def radio_sweep(expected: Numbers, tick: Tick) -> Findings:
+def radio_sweep(expected: Numbers) -> Findings:
     """The same band divided into more subcarriers serves more devices."""
     return _sweep_findings(
         expected,
@@ -95,19 +87,11 @@ def radio_sweep(expected: Numbers, tick: Tick) -> Findings:
         "num_subcarriers",
         "subcarriers",
         lambda random, value: paper_setting(random, 12, value, 1.2e9),
-        tick,
     )
 
 
-def _sweep_findings(
-    expected: Numbers,
-    name: str,
-    axis: str,
-    label: str,
-    make: Callable[[np.random.Generator, int], Instance],
-    tick: Tick,
-) -> Findings:
-    samples = _sample_sweep(expected, name, axis, make, tick)
+def _sweep_findings(expected: Numbers, name: str, axis: str, label: str, make: MakeInstance) -> Findings:
+    samples = _sample_sweep(expected, name, axis, make)
     values = expected[name][axis]
     titles = {"energy_j": f"Mean energy by {label}", "accepted": f"Accepted requests by {label}"}
     tables = tuple(
@@ -118,15 +102,12 @@ def _sweep_findings(
     return Findings(_mean_checks(expected, name, axis, samples), tables, (chart,))
 
 
-def _sample_sweep(
-    expected: Numbers, name: str, axis: str, make: Callable[[np.random.Generator, int], Instance], tick: Tick
-) -> Samples:
+def _sample_sweep(expected: Numbers, name: str, axis: str, make: MakeInstance) -> Samples:
     policies = FIGURE_2 if name == "figure_2" else SWEEPS
     samples = []
     for value in expected[name][axis]:
         random = Streams(expected["setting"]["seed"]).stream(f"{name} {value}")
         samples.append(run_policies([make(random, value) for _ in range(expected[name]["num_instances"])], policies))
-        tick()
     return samples
 
 
@@ -223,14 +204,13 @@ def _energy_chart(title: str, axis: str, values: Sequence[int], samples: Samples
 RADIO_TIGHT_POLICIES = ("radio_first", "cpu_first", "joint", "gma", "car_p", "jtora", "greedy")
 
 
-def radio_tight(expected: Mapping[str, Any], tick: Callable[[], None]) -> Findings:
+def radio_tight(expected: Numbers) -> Findings:
     """Gaps of all policies to one bound, that of `auto`."""
     part = expected["radio_tight"]
     random = Streams(expected["setting"]["seed"]).stream("radio_tight")
     rows = []
     for _ in range(part["num_instances"]):
         rows.append(_gaps_to_bound(radio_tight_setting(random, part["num_devices"])))
-        tick()
     gaps = dict(zip((*RADIO_TIGHT_POLICIES, "auto"), np.array(rows).T, strict=True))
     columns = (Column("policy"), Column("mean", "%", 2), Column("median", "%", 2), Column("max", "%", 2))
     table = Table(
@@ -246,7 +226,7 @@ def radio_tight(expected: Mapping[str, Any], tick: Callable[[], None]) -> Findin
     return Findings(_radio_tight_checks(part, gaps["auto"].tolist(), lost), (table,))
 
 
-def _greedy_loss_percent(part: Mapping[str, Any], random: np.random.Generator) -> float:
+def _greedy_loss_percent(part: Numbers, random: np.random.Generator) -> float:
     """The largest share of the saving of a short search that joint does not reach, in percent."""
     cells = [radio_tight_setting(random, part["num_devices"]) for _ in range(part["num_greedy_instances"])]
     pairs = [(COMPARED["joint"].allocate(cell).saving_j, solve(cell, "exact").saving_j) for cell in cells]
@@ -260,7 +240,7 @@ def _gaps_to_bound(instance: Instance) -> list[float]:
     return [100 * (1 - saving_j / auto.bound_j) for saving_j in (*savings_j, auto.saving_j)]
 
 
-def _radio_tight_checks(part: Mapping[str, Any], gaps: list[float], lost: float) -> tuple[Check, ...]:
+def _radio_tight_checks(part: Numbers, gaps: list[float], lost: float) -> tuple[Check, ...]:
     why = f"of {part['num_greedy_instances']} cells: the greedy of the paper is no longer near the optimum"
     return (
         Check.at_most("auto, certified gap, mean", float(np.mean(gaps)), part["auto_mean"], unit="%"),
@@ -269,29 +249,6 @@ def _radio_tight_checks(part: Mapping[str, Any], gaps: list[float], lost: float)
     )
 
 
-NOTES = (
-    "devices lie uniformly in the area and fade with an exponential power gain; the public re-drawing of Figure 2 uses "
-    "a uniform radius and an amplitude instead, which shifts all curves",
-    "gaps are shares of the saving, not of the energy: near zero energy a ratio of energies explodes",
-)
-
-
 def reproduce(*, quiet: bool = False) -> Report:
     """All curves and gaps, checked."""
-    expected = numbers("edge")
-    num_steps = sum(
-        len(expected[part][axis])
-        for part, axis in (
-            ("figure_2", "num_devices"),
-            ("cpu_sweep", "edge_mhz"),
-            ("radio_sweep", "num_subcarriers"),
-        )
-    )
-    with progress("reproduce edge", num_steps + expected["radio_tight"]["num_instances"], quiet=quiet) as tick:
-        parts = (
-            figure_2(expected, tick),
-            cpu_sweep(expected, tick),
-            radio_sweep(expected, tick),
-            radio_tight(expected, tick),
-        )
-    return paper_report("edge", expected["setting"]["seed"], parts, NOTES)
+    return report_parts("edge", (figure_2, cpu_sweep, radio_sweep, radio_tight), quiet=quiet)

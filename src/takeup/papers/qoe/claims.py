@@ -5,15 +5,13 @@ always the mean throughput that videos receive. Neither predicts the cell. Varia
 scheduler, and variable bit rate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Series, Table
-from takeup.papers import Findings
+from takeup.papers import Findings, Numbers
 from takeup.papers.qoe.reference import digit_check, reference_chain, reference_solution
 from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.advice.tuning import Cost, best_threshold
@@ -28,8 +26,6 @@ from takeup.streaming.solvers.solution import Solution, SolvedChain
 #
 # Two ways to leave the dynamics out: every video permanently sees the number of others that it found (frozen), or
 # always the mean throughput that videos receive. Neither predicts the cell.
-
-Numbers = Mapping[str, Any]
 
 
 def frozen_chain(chain: Chain) -> Chain:
@@ -149,7 +145,7 @@ def _stall_probability(chain: Chain, start_s: float, *, variance: bool = True) -
 # Fading ---------------------------------------------------------------------------------------------------------------
 
 
-def fading(expected: Numbers, tick: Tick) -> Findings:
+def fading(expected: Numbers) -> Findings:
     """The throughput of an opportunistic scheduler with and without its variance."""
     given, bars = expected["fading"], expected["bars"]
     checks, rows = [], []
@@ -162,7 +158,6 @@ def fading(expected: Numbers, tick: Tick) -> Findings:
     largest = max(row[4] for row in rows) / 100
     checks.append(Check.at_most("largest effect of fading on P(stall)", largest, bars["fading_effect_share"], why=why))
     checks.append(_slot_check(expected, given["arrivals_per_s"][3], given["starts_s"][3], Slots(), "fading"))
-    tick()
     columns = (
         Column("arrivals", "1/s"),
         Column("threshold", "s", 0),
@@ -269,7 +264,7 @@ def _rate_chart(expected: Numbers, chain: Chain) -> Series:
 # The limit of the claim -----------------------------------------------------------------------------------------------
 
 
-def critical_rate(expected: Numbers, tick: Tick) -> Findings:
+def critical_rate(expected: Numbers) -> Findings:
     """Near-zero drift of the buffer: here chance decides, and variance does matter."""
     given = expected["critical"]
     cell = _opportunistic_cell(expected, given["arrivals_per_s"])
@@ -279,7 +274,6 @@ def critical_rate(expected: Numbers, tick: Tick) -> Findings:
     for start_s in given["starts_s"]:
         plain, found = _stall_probability(chain, start_s, variance=False), _stall_probability(uneven, start_s)
         rows.append((start_s, plain, found, found / plain))
-    tick()
     columns = (
         Column("threshold", "s", 0),
         Column("mean only", digits=4),

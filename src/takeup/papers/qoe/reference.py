@@ -1,17 +1,14 @@
 """The reference cells: stalls, start-up and blocking to the digit, three ways of solving, and two of simulating."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Source, Table
-from takeup.papers import Findings
+from takeup.papers import Findings, Numbers
 from takeup.papers.qoe.fixed_length import fixed_length_stalls
 from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.chains import chain_of
@@ -26,18 +23,18 @@ from takeup.streaming.solvers.transforms import startup_atoms, startup_cdf
 # Helpers shared by the reproduction: the cell, and how a written number is compared -----------------------------------
 
 
-def reference_cell(setting: Mapping[str, Any], arrivals_per_s: float, max_users: int | None = None) -> Cell:
+def reference_cell(setting: Numbers, arrivals_per_s: float, max_users: int | None = None) -> Cell:
     """The cell of the paper at one arrival rate."""
     users = setting["max_users"] if max_users is None else max_users
     return Cell(setting["capacity_bps"], setting["bitrate_bps"], arrivals_per_s, users)
 
 
-def reference_chain(setting: Mapping[str, Any], arrivals_per_s: float) -> Chain:
+def reference_chain(setting: Numbers, arrivals_per_s: float) -> Chain:
     """The Markov chain that a video of that cell sees."""
     return chain_of(reference_cell(setting, arrivals_per_s))
 
 
-def reference_solution(setting: Mapping[str, Any], arrivals_per_s: float) -> Solution:
+def reference_solution(setting: Numbers, arrivals_per_s: float) -> Solution:
     """That cell, solved exactly."""
     return RiccatiSolver().solution(reference_chain(setting, arrivals_per_s))
 
@@ -58,8 +55,6 @@ def digit_check(
     tolerance = last_digits * 10.0**exponent * (1 + 1e-9)
     return Check.near(name, ours, float(written), tolerance, unit=unit, source=source, why=why)
 
-
-Numbers = Mapping[str, Any]
 
 TWICE_ROUNDED = "3.003498 when integrated step by step, too; the reference seems to have rounded 3.0035 once more"
 
@@ -168,13 +163,12 @@ def eigen_stall_probability(chain: Chain, start_s: float) -> float:
 # Two ways of simulating -----------------------------------------------------------------------------------------------
 
 
-def simulated_cells(expected: Numbers, tick: Tick) -> Findings:
+def simulated_cells(expected: Numbers) -> Findings:
     """Every cell compared with a simulation of single videos and of whole cells in which every video has a player."""
     setting, bar = expected["setting"], expected["bars"]["z"]
     rows = []
     for number, (arrivals, start_s) in enumerate(product(setting["arrivals_per_s"], setting["starts_s"])):
         rows.append(_simulated_row(setting, arrivals, start_s, setting["seed"] + number))
-        tick()
     columns = (
         Column("arrivals", "1/s", 2),
         Column("threshold", "s", 1),
@@ -219,7 +213,7 @@ LAW_START_S = 5.0
 NUM_TIMES = 61  # enough points that only real jumps look like jumps in the chart
 
 
-def startup_law(expected: Numbers, tick: Tick) -> Findings:
+def startup_law(expected: Numbers) -> Findings:
     """The distribution of the start-up delay compared with simulated delays, jumps included."""
     setting, bars = expected["setting"], expected["bars"]
     curves, distances = [], []
@@ -229,7 +223,6 @@ def startup_law(expected: Numbers, tick: Tick) -> Findings:
         law = startup_cdf(chain, LAW_START_S, times_s)
         curves.append(Curve(f"{arrivals:g} arrivals/s", times_s.tolist(), law.tolist()))
         distances.append(float(np.abs(law - _simulated_law(chain, times_s, setting)).max()))
-        tick()
     name = f"start-up law at a threshold of {LAW_START_S:g} s: largest distance to simulated delays"
     return Findings((Check.at_most(name, max(distances), bars["cdf_distance"]),), series=(cdf_series(curves),))
 
@@ -245,7 +238,7 @@ def _simulated_law(chain: Chain, times_s: Floats, setting: Numbers) -> Floats:
     return np.searchsorted(np.sort(lived.startup_s), times_s, side="right") / len(lived.startup_s)
 
 
-def fixed_lengths(expected: Numbers, tick: Tick) -> Findings:
+def fixed_lengths(expected: Numbers) -> Findings:
     """Videos of constant length, compared with their simulation and with exponential lengths."""
     fixed, setting = expected["fixed_length"], expected["setting"]
     chain = reference_chain(setting, expected["crowded"]["arrivals_per_s"])
@@ -255,7 +248,6 @@ def fixed_lengths(expected: Numbers, tick: Tick) -> Findings:
         name = f"P(stall) of videos of exactly {length_s:g} s, threshold {start_s:g} s"
         checks.append(digit_check(name, row[2], written, source=fixed["source"]))
         rows.append(row)
-        tick()
     largest = max(abs(row[4]) for row in rows)
     checks.append(Check.at_most("largest |z| over fixed lengths", largest, expected["bars"]["z"]))
     columns = (
