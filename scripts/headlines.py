@@ -80,7 +80,7 @@ def _spark(report: Dated) -> str:
     ratios = _everyday(report)
     return (
         f"{len(ratios)} everyday jobs, each run once from cold: {mean(ratios):.2f} of stock Spark's task CPU "
-        f"in the mean ({min(ratios):.2f} to {max(ratios):.2f})"
+        f"on average ({min(ratios):.2f} to {max(ratios):.2f})"
     )
 
 
@@ -93,7 +93,7 @@ def _dask(report: Dated) -> str:
     read, written = (mean(number(row[name]) for row in rows) for name in ("read", "written"))
     return (
         f"{len(rows)} jobs at Dask's own settings, one round: {read:.2f} of stock Dask's bytes read from disk "
-        f"and {written:.2f} written in the mean"
+        f"and {written:.2f} written on average"
     )
 
 
@@ -139,7 +139,7 @@ def _edge(report: Dated) -> str:
     typical, worst = gaps
     return (
         f"{cells:.0f} cells of 3GPP with 20 to 60 devices, 2 s each: proven {typical:.1f} % from the best possible "
-        f"in the mean, {worst:.0f} % at worst"
+        f"on average, {worst:.0f} % at worst"
     )
 
 

@@ -19,10 +19,10 @@ COMMANDS = {
     "serve": ("takeup.serving.commands.serve:serve", "Serve a diffusion model over HTTP, for OpenAI clients."),
     "streaming": ("takeup.streaming.commands:streaming", "Start-up delay and stalls of video in a shared cell (QoE)."),
     "training": ("takeup.training.commands:training", "Stragglers (FALCON) and pipeline schedules (ADAPTRA)."),
-    "try": ("takeup.tryfile:try_file", "Recognise a log, trace or model of yours; say what would change."),
+    "try": ("takeup.tryfile:try_file", "Recognise your log, trace or model, and say what takeup would change."),
     "example": ("takeup.example:example", "Write a sample file of the kind that a command reads."),
     "tour": ("takeup.tour.command:tour", "Nine systems: a number and a card each, compared with the best alternative."),
-    "reproduce": ("takeup.papers.commands:reproduce", "The numbers of a paper, and ours."),
+    "reproduce": ("takeup.papers.commands:reproduce", "Run the experiments of a paper and compare its numbers with ours."),
     "rerun": ("takeup.rerun:rerun", "Repeat the run that made a report, or a scenario file."),
     "doctor": ("takeup.doctor:doctor", "Which engines work on this machine, and what is missing."),
 }

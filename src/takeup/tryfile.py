@@ -40,7 +40,7 @@ def recognise(sample: Sample) -> FileKind:
 @click.argument("file", type=click.Path(path_type=Path))
 @output_options
 def try_file(file: Path, as_json: bool, out: Path | None, quiet: bool) -> None:
-    """Recognise FILE, a log, trace or model of yours, and say in three sentences what takeup would change.
+    """Recognise FILE, your log, trace or model, and say in three sentences what takeup would change.
 
     Event logs, job tables, throughput logs, LoRAs, models, traces of training and of requests; a folder may be given.
     """
