@@ -22,7 +22,10 @@ COMMANDS = {
     "try": ("takeup.tryfile:try_file", "Recognise your log, trace or model, and say what takeup would change."),
     "example": ("takeup.example:example", "Write a sample file of the kind that a command reads."),
     "tour": ("takeup.tour.command:tour", "Nine systems: a number and a card each, compared with the best alternative."),
-    "reproduce": ("takeup.papers.commands:reproduce", "Run the experiments of a paper and compare its numbers with ours."),
+    "reproduce": (
+        "takeup.papers.commands:reproduce",
+        "Run the experiments of a paper; its numbers and ours.",
+    ),
     "rerun": ("takeup.rerun:rerun", "Repeat the run that made a report, or a scenario file."),
     "doctor": ("takeup.doctor:doctor", "Which engines work on this machine, and what is missing."),
 }

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from takeup.core.lazy import find
-from takeup.core.report import Report, Table
+from takeup.core.report import Report
 from takeup.errors import BadScenario
 from takeup.output import output_options, say, show
 
@@ -57,9 +57,4 @@ def rerun(ctx: click.Context, file: Path, as_json: bool, out: Path | None, quiet
 def _changed_tables(before: Report, after: Report) -> list[str]:
     """Titles of the tables that changed, new and missing ones included."""
     pairs = zip_longest(before.tables, after.tables)
-    return [_title(old or new) for old, new in pairs if old != new]
-
-
-def _title(table: Table | None) -> str:
-    assert table is not None
-    return table.title
+    return [(old or new).title for old, new in pairs if old != new]

@@ -76,11 +76,6 @@ def test_a_process_that_dies_is_an_error_and_not_a_hang() -> None:
         sweep(die, [1, 1], num_processes=2)
 
 
-def test_a_function_that_cannot_travel_is_refused() -> None:
-    with pytest.raises(BadInput, match="cannot be sent to another process"):
-        sweep(lambda point: point, [1, 2], num_processes=2)
-
-
 @pytest.mark.parametrize("num_processes", [0, -1])
 def test_there_is_at_least_one_process(num_processes: int) -> None:
     with pytest.raises(BadInput, match=f"cannot work with {num_processes} processes"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from takeup.core.report import Cell, Report
+from takeup.core.report import Report
 from takeup.errors import BadTrace
 
 HEAD_BYTES = 1 << 16
@@ -88,8 +88,5 @@ def _columns(line: str) -> frozenset[str]:
 def rows_of(report: Report, number: int = 0) -> list[dict[str, Any]]:
     """The rows of a table by column name; of several columns with one name the last counts."""
     table = report.tables[number]
-    return [_by_name([column.name for column in table.columns], row) for row in table.rows]
-
-
-def _by_name(names: list[str], row: tuple[Cell, ...]) -> dict[str, Any]:
-    return dict(zip(names, row, strict=True))
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]

@@ -38,7 +38,8 @@ def percentile(values: npt.ArrayLike, percent: float) -> float:
 def time_weighted_mean(times_s: npt.ArrayLike, values: npt.ArrayLike, until_s: float) -> float:
     """The mean over time of what is `values[i]` from `times_s[i]` on; what changes after `until_s` does not count."""
     times, levels = _finite(times_s, "times"), _finite(values, "values")
-    _require_equal_lengths(times, levels, "times", "values")
+    if times.size != levels.size:
+        raise BadInput(f"found {times.size} times and {levels.size} values; expected one for each")
     if (np.diff(times) < 0).any():
         raise BadInput("times go backwards; sort the changes by time")
     if not times[0] < until_s < np.inf:
@@ -59,7 +60,8 @@ def bootstrap_interval(
     if not 0 < level < 1:
         raise BadInput(f"a confidence level of {level} does not exist; expected a share between 0 and 1, such as 0.95")
     array = _finite(values, "values", at_least=2)
-    options = {"n_resamples": num_resamples, "batch": _batch_size(array), "confidence_level": level}
+    batch = max(1, MOST_NUMBERS_AT_ONCE // array.size)
+    options = {"n_resamples": num_resamples, "batch": batch, "confidence_level": level}
     with warnings.catch_warnings(action="ignore", category=stats.DegenerateDataWarning):
         # Percentile and not BCa, which has no answer for equal values and takes time quadratic in their number.
         found = stats.bootstrap((array,), statistic, **options, method="percentile", random_state=rng)
@@ -67,10 +69,6 @@ def bootstrap_interval(
     if not np.isfinite([low, high]).all():
         raise BadInput("the statistic is not a finite number for some resamples of the values; choose another")
     return Interval(low, high, level)
-
-
-def _batch_size(array: Floats) -> int:
-    return max(1, MOST_NUMBERS_AT_ONCE // array.size)
 
 
 def _finite(values: npt.ArrayLike, name: str, at_least: int = 1) -> Floats:
@@ -81,8 +79,3 @@ def _finite(values: npt.ArrayLike, name: str, at_least: int = 1) -> Floats:
         place = int(np.argmin(np.isfinite(array)))
         raise BadInput(f"{name}: number {place + 1} of {array.size} is {array[place]}; leave out what was not measured")
     return array
-
-
-def _require_equal_lengths(first: Floats, second: Floats, first_name: str, second_name: str) -> None:
-    if first.size != second.size:
-        raise BadInput(f"found {first.size} {first_name} and {second.size} {second_name}; expected one for each")

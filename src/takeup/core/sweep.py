@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pickle
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -56,7 +55,6 @@ def _sweep_here(function: Callable[[P], R], points: Sequence[P], report: Progres
 def _sweep_on_processes(
     function: Callable[[P], R], points: Sequence[P], num_workers: int, report: ProgressCallback
 ) -> list[R]:
-    _require_importable(function)
     # Fresh processes, because a fork of one that runs threads (numba, pyarrow) may hang.
     pool = ProcessPoolExecutor(num_workers, get_context("spawn"))
     try:
@@ -139,13 +137,6 @@ def _await_all(finished: Iterable[Any], num_points: int, report: ProgressCallbac
     for num_done, future in enumerate(finished, start=1):
         future.result()
         report(num_done, num_points)
-
-
-def _require_importable(function: Callable[..., Any]) -> None:
-    try:
-        pickle.dumps(function)
-    except (AttributeError, TypeError, pickle.PicklingError) as error:
-        raise BadInput(f"{function} cannot be sent to another process; define it at the top of a module") from error
 
 
 def _num_cores() -> int:

@@ -6,7 +6,7 @@ import io
 import re
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from math import inf, isfinite, nan
@@ -83,12 +83,12 @@ def find_columns(
     return present
 
 
-def table_format(path: Path, formats: Iterable[str] = FORMATS) -> str:
+def table_format(path: Path) -> str:
     """The format that the name of the file stands for."""
-    for suffix in formats:
+    for suffix in FORMATS:
         if path.name.lower().endswith(suffix):
             return suffix
-    raise BadTrace(path, f"the name does not tell the format; expected it to end in one of {', '.join(formats)}")
+    raise BadTrace(path, f"the name does not tell the format; expected it to end in one of {', '.join(FORMATS)}")
 
 
 def _number(cell: str, kind: Kind) -> float | None:
