@@ -32,9 +32,10 @@ import numpy as np
 from benchmarks.caching.dask_victims import victim_choices
 from benchmarks.caching.dask_workloads import MB, SEED, WORKLOADS
 from benchmarks.support.dated import machine, result_name, versions
+from benchmarks.support.markdown import to_markdown
 from takeup.caching.engines.dask import install
 from takeup.core.files import write_atomically
-from takeup.core.render import to_markdown, to_text
+from takeup.core.render import to_text
 from takeup.core.report import Check, Column, Report, Table
 
 cluster_of: Any = distributed.LocalCluster  # these say little about their types

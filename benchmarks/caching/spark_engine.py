@@ -31,10 +31,11 @@ from benchmarks.caching.spark_workloads.paced import at_one_pace
 from benchmarks.caching.spark_workloads.rounds import LEAST, NUM_WARM_UPS, Rounds, measure
 from benchmarks.caching.spark_workloads.suite import STOCK, WORKLOADS, Workload, is_stock
 from benchmarks.support.dated import machine, result_name
+from benchmarks.support.markdown import to_markdown
 from native.spark.jar import build_jar, spark_jars
 from takeup.caching.engines.spark import jar
 from takeup.core.files import write_atomically
-from takeup.core.render import to_markdown, to_text
+from takeup.core.render import to_text
 from takeup.core.report import Cell, Check, Column, Report, Table
 
 NEVER_WORSE, LRU_OVERHEAD, VICTIM_US = 1.03, 1.02, 50.0

@@ -35,8 +35,8 @@ from benchmarks.serving.editing_served import pipeline_of
 from benchmarks.serving.models import Models, full_clip, made_on
 from benchmarks.support.dated import dated, options_of, publish, versions
 from benchmarks.support.kernel_table import Limit, choices_table
+from benchmarks.support.markdown import to_markdown
 from takeup.core.files import write_atomically
-from takeup.core.render import to_markdown
 from takeup.core.report import Check, Column, Report, Table
 from takeup.scenes.judge import psnr
 from takeup.serving.diffusion.engine.steps import StepEngine

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.support.markdown import to_markdown
 from takeup import __version__
 from takeup.core.files import write_atomically
-from takeup.core.render import to_markdown, to_text
+from takeup.core.render import to_text
 from takeup.core.report import Report
 
 

@@ -12,7 +12,7 @@ from takeup.caching.model import Workload
 from takeup.caching.traces.job_graph import _COLUMNS, _NONE, _TaskRow
 
 
-def write_tasks(path: Path | str, workload: Workload) -> None:
+def write_tasks(path: Path, workload: Workload) -> None:
     """Write a workload as a task table. Its blocks are named by their numbers, stages without tasks are left out."""
     rows = [*_source_rows(workload), *_task_rows(workload)]
     columns = zip(*rows, strict=True)

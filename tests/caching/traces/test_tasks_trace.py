@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.task_tables import write_tasks
+from support.trace_tables import write_table
 from takeup.caching.model import Workload
 from takeup.caching.traces.job_graph import WorkloadBuilder, read_tasks
-from takeup.core.trace import write_table
 from takeup.errors import BadTrace
 
 FULL = """task,job,stage,after,worker,compute_s,inputs,outputs,output_bytes,output_workers

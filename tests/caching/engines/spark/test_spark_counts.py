@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from takeup.caching.engines.spark.session import SparkCounts, counts_report, prometheus
-from takeup.core.render import to_markdown
+from takeup.core.render import to_text
 from takeup.errors import BadInput
 
 COUNTS = SparkCounts(
@@ -52,7 +52,7 @@ def test_prometheus_gets_one_typed_line_for_every_number() -> None:
 
 
 def test_the_report_shows_both_hit_ratios_and_the_evictions() -> None:
-    text = to_markdown(counts_report(COUNTS, "A job"))
+    text = to_text(counts_report(COUNTS, "A job"), width=300)
 
     assert "A job" in text
     assert all(word in text for word in ("lerc+admission", "0.8", "0.6", "evicted"))
