@@ -118,7 +118,7 @@ takeup.main(["streaming", "predict", "--out", "out"], prog_name="takeup", standa
     )
 
     assert printed.count("a chart needs the package 'vl-convert-python'; run pip install 'takeup[charts]'") == 1
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.json", "report.md", "report.html"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.json", "report.html"}
     assert "<script" not in (tmp_path / "out" / "report.html").read_text()
 
 
