@@ -147,7 +147,7 @@ def test_the_readme_counts_what_holds_and_names_what_fails() -> None:
     )
     table = docs.results_table({"gfs": Report("r", "papers", {}, 1, checks=checks)})
 
-    failing = "days 8 (at most 0); 1 that do not count"
+    failing = "days 8 (at most 0); not ours 8 (at most 0; not verified, not counted)"
     assert table.splitlines()[2:] == [f"| GFS | 2 of 3 | kept: 1.000 (at least 0.5) | {failing} |"]
 
 
