@@ -35,7 +35,7 @@ faults:  ## every system call of every writer fails or is the last one: 10,000 p
 	@scripts/setup test
 	@cd tests && PYTHONPATH=. ../.venv/bin/python -m support.faults.lab $(FAULTS)
 
-fuzz:  ## damaged inputs for every reader, for an hour; FUZZ="--seconds 60 --first 1000000" for other ones
+fuzz:  ## damaged inputs for every reader, for an hour; FUZZ="--each 5 --first 1000000" for other ones
 	@scripts/setup test
 	@cd tests && PYTHONPATH=.:.. ../.venv/bin/python -m fuzz.fuzzer --kept ../fuzz-failures $(FUZZ)
 

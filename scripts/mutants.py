@@ -3,13 +3,16 @@
 A mutant is one small change of one statement: a comparison, an arithmetic operator, a constant, `and` for `or`, a
 negated condition, a dropped call. A change that no test notices survives.
 
-How it works. For each domain one process imports everything and collects the tests. A fork of it runs each test once
+How it works. For each domain one process imports everything and collects the tests. Forks of it run each test once
 under `coverage`, which tells for every line the tests that execute it. Then each mutant is a fork in which the code of
-the changed function is replaced: it runs, quickest first, the tests that execute the line and then the others of their
-files, up to the first failure. A change outside functions, or in one that an import calls, needs a process that imports
-the changed module instead. Kernels run uncompiled, so that their lines are seen and a change needs no compiler; a test
-that fails or takes more than TEST_LIMIT_S that way is left out. Prints the score per domain and the survivors; those in
+the changed function is replaced: it runs, quickest first, the tests that execute the line, up to the first failure. A
+change outside functions, or in one that an import calls, needs a process that imports the changed module instead.
+Kernels run uncompiled, so that their lines are seen and a change needs no compiler; a test that fails or takes more
+than TEST_LIMIT_S that way is left out. Prints the score per domain and the survivors; those in
 scripts/equivalent_mutants.txt, which change nothing that can be observed, do not count.
+
+What the tests of a file execute is kept until that file or the source changes, and so is which test killed a mutant: it
+is the first to run against it the next time. So a run that was ended goes on, and one after new tests is short.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import hashlib
 import importlib
 import inspect
 import json
@@ -29,8 +33,9 @@ import tempfile
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -41,10 +46,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, TESTS = ROOT / "src", ROOT / "tests"
+KEPT = ROOT / ".pytest_cache" / "mutants"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.txt"
 ROOMS_THAT_ACT = ("engines", "experiment", "lab", "server", "simulate", "watch")  # their tests are slow uncompiled
 TEST_LIMIT_S = 6  # of CPU for one test, uncompiled and traced
-MUTANT_LIMIT_S = 60  # of CPU for the tests of one mutant, by their times without the change
+MUTANT_LIMIT_S = 30  # of CPU for the tests of one mutant, by their times without the change
 OPTIONS: tuple[str, ...] = (
     "-q",
     "-m",
@@ -222,14 +228,21 @@ class Executed:
         lines = self.lines.get(str(mutant.path), {})
         return any(lines.get(str(line)) for line in mutant.lines)
 
-    def tests_of(self, mutant: Mutant) -> list[str]:
-        """Tests that execute the changed lines, then the others of their files, which may share what those compute."""
+    def add(self, record: Path) -> None:
+        """Add what the tests of a file execute."""
+        found = Executed(**json.loads(record.read_text("utf-8")))
+        self.times_s |= found.times_s
+        for file, lines in found.lines.items():
+            for line, tests in lines.items():
+                self.lines.setdefault(file, {}).setdefault(line, []).extend(tests)
+
+    def tests_of(self, mutant: Mutant, killer: str = "") -> list[str]:
+        """The test that killed it before, then those that execute the changed lines."""
         lines = self.lines.get(str(mutant.path), {})
         hit = {test for line in mutant.lines for test in lines.get(str(line), ())}
         hit = hit or {test for tests in lines.values() for test in tests}  # executed by an import
-        files = {test.partition("::")[0] for test in hit}
-        near = {test for test in self.times_s if test.partition("::")[0] in files}
-        return list(self._affordable([*self._by_time(hit), *self._by_time(near - hit)]))
+        before = {killer} & self.times_s.keys()
+        return list(self._affordable([*before, *self._by_time(hit - before)]))
 
     def _by_time(self, tests: set[str]) -> list[str]:
         return sorted(tests & self.times_s.keys(), key=lambda test: (self.times_s[test], test))
@@ -328,12 +341,29 @@ class Recorder(Limited):
             self.executed.times_s.pop(report.nodeid, None)
 
     def write(self, target: Path) -> None:
-        """Write what was recorded."""
+        """Write what was recorded, whole or not at all."""
         data = self.coverage.get_data()
         for file in data.measured_files():
             lines = data.contexts_by_lineno(file)
             self.executed.lines[file] = {str(line): sorted(filter(None, tests)) for line, tests in lines.items()}
-        target.write_text(json.dumps(asdict(self.executed)), "utf-8")
+        part = target.with_suffix(".part")
+        part.write_text(json.dumps(asdict(self.executed)), "utf-8")
+        part.rename(target)
+
+
+def digest_of(paths: Iterable[Path]) -> str:
+    """Of the contents of files."""
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def shared_files(domain: str) -> list[Path]:
+    """The source that tests of a domain run, and what the tests share."""
+    sources = [path for part in (domain, "core") for path in (SOURCE / "takeup" / part).rglob("*.py")]
+    helpers = [path for path in (TESTS / domain).rglob("*.py") if not path.name.startswith("test_")]
+    return [*sources, *helpers, TESTS / "conftest.py"]
 
 
 def in_fork(act: Callable[[], int], log: Path | None = None, limit_s: float = 1e6) -> int:
@@ -366,8 +396,8 @@ class Trials(SameExamples):
 
     def __init__(self, mutants: list[Mutant], folder: Path, kept: Path) -> None:
         super().__init__(folder / "failed")
-        self.mutants, self.folder = mutants, folder
-        self.record = kept / f"{mutants[0].domain}.json"
+        self.mutants, self.folder, self.kept = mutants, folder, kept
+        self.killers: dict[str, str] = read_killers(kept)
         self.passing: set[str] = set()
         self.items: dict[str, pytest.Item] = {}
         self.functions: dict[str, list[FunctionType]] = defaultdict(list)
@@ -380,23 +410,33 @@ class Trials(SameExamples):
         for function in (it for it in gc.get_objects() if type(it) is FunctionType):
             self.functions[function.__code__.co_filename].append(function)
         read_records_by_attributes()
-        if not self.record.exists():
-            in_fork(self._recorded)
-        self.executed = Executed(**json.loads(self.record.read_text("utf-8")))
-        self.executed.times_s = {test: time_s for test, time_s in self.executed.times_s.items() if test in self.items}
+        self._look_at_all_files()
+        (self.folder / "executed").write_text(json.dumps(asdict(self.executed)), "utf-8")
         outcomes = {number: self.outcome(mutant) for number, mutant in enumerate(self.mutants)}
         (self.folder / "outcomes").write_text(json.dumps(outcomes), "utf-8")
         return True
 
-    def _recorded(self) -> int:
+    def _look_at_all_files(self) -> None:
+        domain, files = self.mutants[0].domain, defaultdict[Path, list[pytest.Item]](list)
+        common = digest_of(shared_files(domain))
+        for item in self.items.values():
+            files[item.path].append(item)
+        for path, items in files.items():
+            record = self.kept / f"{domain}-{path.stem}-{common}-{digest_of([path])}.json"
+            if not record.exists():
+                in_fork(partial(self._record, items, record))
+            if record.exists():  # else the tests ended the process
+                self.executed.add(record)
+
+    def _record(self, items: list[pytest.Item], target: Path) -> int:
         recorder = Recorder(pure_modules(self.mutants[0].domain))
-        manager = next(iter(self.items.values())).config.pluginmanager
+        manager = items[0].config.pluginmanager
         manager.unregister(self)
         manager.register(recorder)
         recorder.coverage.start()
-        self._run_items(list(self.items.values()), stops=False)
+        self._run_items(items, stops=False)
         recorder.coverage.stop()
-        recorder.write(self.record)
+        recorder.write(target)
         return 0
 
     def outcome(self, mutant: Mutant) -> str:
@@ -404,13 +444,14 @@ class Trials(SameExamples):
         codes = changed_functions(mutant)
         if not codes or not self.executed.is_executed(mutant):
             return "import"
-        while tests := self.executed.tests_of(mutant):
+        while tests := self.executed.tests_of(mutant, self.killers.get(mutant.name, "")):
             code, killer = self._trial(tests, codes, mutant)
             if code == 0:
                 return "survives"
             assert code < 0 or killer, "see the log"
             if code < 0 or killer in self.passing or self._trial([killer])[0] == 0:
                 self.passing.add(killer)
+                keep_killer(self.kept, mutant, killer)
                 return "killed"
             del self.executed.times_s[killer]  # fails alone
         return "survives"
@@ -436,6 +477,19 @@ class Trials(SameExamples):
             if stops and self.failed.exists():
                 return 1
         return 0
+
+
+def read_killers(kept: Path) -> dict[str, str]:
+    """The test that killed each mutant the last time, by the mutant's name."""
+    file = kept / "killers.jsonl"
+    return dict(map(json.loads, file.read_text("utf-8").splitlines())) if file.exists() else {}
+
+
+def keep_killer(kept: Path, mutant: Mutant, killer: str) -> None:
+    """For the next run."""
+    if killer:
+        with (kept / "killers.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps([mutant.name, killer]) + "\n")
 
 
 def read_records_by_attributes() -> None:
@@ -465,9 +519,10 @@ def _key(code: CodeType) -> str:
     return f"{code.co_qualname} {code.co_firstlineno}"
 
 
-def by_import(mutant: Mutant, executed: Executed, folder: Path) -> str:
+def by_import(mutant: Mutant, executed: Executed, folder: Path, kept: Path) -> str:
     """Whether the mutant is "killed" or "survives" in a process that imports the changed module."""
-    tests, failed = executed.tests_of(mutant), folder / "failed"
+    tests, failed = executed.tests_of(mutant, read_killers(kept).get(mutant.name, "")), folder / "failed"
+    failed.unlink(missing_ok=True)
 
     def act() -> int:
         sys.meta_path.insert(0, Changed(mutant))
@@ -475,6 +530,7 @@ def by_import(mutant: Mutant, executed: Executed, folder: Path) -> str:
 
     code = in_fork(act, folder / "log", limit_s=40 + 2 * sum(executed.times_s[test] for test in tests)) if tests else 0
     assert code not in {3, 4, 5, 70}, (folder / "log").read_text("utf-8")
+    keep_killer(kept, mutant, failed.read_text("utf-8") if failed.exists() else "")
     return "killed" if code else "survives"
 
 
@@ -491,11 +547,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--domain")
     parser.add_argument("--least", type=float, default=0.92, help="exit code 1 below this score (0.92)")
-    parser.add_argument("--recorded", type=Path, help="keep what the tests execute in this folder, for the next run")
+    parser.add_argument(
+        "--kept", type=Path, default=KEPT, help="what the next run need not find out again (%(default)s)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="takeup-mutants-") as folder:
         mutants = draw(pure_modules(options.domain), options.count, options.seed)
-        return score(mutants, Path(folder), options.recorded or Path(folder), options.least)
+        return score(mutants, Path(folder), options.kept, options.least)
 
 
 def score(mutants: list[Mutant], folder: Path, kept: Path, least: float) -> int:
@@ -526,9 +584,10 @@ def outcomes(mutants: list[Mutant], folder: Path, kept: Path) -> list[str]:
     in_fork(lambda: pytest.main(arguments, plugins=[Trials(mutants, folder, kept)]), log)
     assert (folder / "outcomes").exists(), log.read_text("utf-8")
     found: dict[str, str] = json.loads((folder / "outcomes").read_text("utf-8"))
-    executed = Executed(**json.loads((kept / f"{domain}.json").read_text("utf-8")))
+    executed = Executed(**json.loads((folder / "executed").read_text("utf-8")))
+    (folder / "outcomes").unlink()
     return [
-        by_import(mutant, executed, folder) if found[str(number)] == "import" else found[str(number)]
+        by_import(mutant, executed, folder, kept) if found[str(number)] == "import" else found[str(number)]
         for number, mutant in enumerate(mutants)
     ]
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from takeup.caching.engines.dask.plugins import prometheus as dask_page
 from takeup.caching.engines.dask.spill_guide import DaskCounts
 from takeup.caching.engines.spark.session import SparkCounts
 from takeup.caching.engines.spark.session import prometheus as spark_page
+from takeup.core.pages import MIN_TOKEN_CHARS, TOKEN_VARIABLE
 from takeup.serving.server.metrics import COUNTS, GAUGES, PREFIX, TURNS
 
 ROOT = Path(__file__).parent.parent
@@ -152,8 +154,34 @@ def test_the_chart_gives_the_rights_and_classes_of_the_manifests_and_no_more() -
 
     assert len(same) >= 6
     assert {key: ours[key] for key in same} == {key: plain[key] for key in same}
-    assert set(ours) - set(plain) == {("NetworkPolicy", "takeup"), ("PodDisruptionBudget", "takeup")}
+    more = {("NetworkPolicy", "takeup"), ("PodDisruptionBudget", "takeup"), ("Secret", "takeup-metrics")}
+    assert set(ours) - set(plain) == more
     assert set(chart(podMonitor=True)) - set(ours) == {("PodMonitor", "takeup")}
+
+
+def token_of(thing: dict[str, Any]) -> dict[str, str]:
+    """The secret from which a Deployment has the token of its pages, by name and key."""
+    (container,) = thing["spec"]["template"]["spec"]["containers"]
+    (entry,) = [entry for entry in container["env"] if entry["name"] == TOKEN_VARIABLE]
+    found: dict[str, str] = entry["valueFrom"]["secretKeyRef"]
+    return found
+
+
+def test_prometheus_and_the_scheduler_have_the_token_of_the_same_secret() -> None:
+    ours = chart(podMonitor=True)
+    (endpoint,) = ours["PodMonitor", "takeup"]["spec"]["podMetricsEndpoints"]
+    secret = ours["Secret", "takeup-metrics"]
+    guide = (ROOT / "docs/guides/kubernetes.md").read_text("utf-8")
+
+    assert endpoint["authorization"]["credentials"] == token_of(ours["Deployment", "takeup"])
+    assert token_of(ours["Deployment", "takeup"]) == {
+        "name": secret["metadata"]["name"],
+        "key": next(iter(secret["data"])),
+    }
+    assert len(b64decode(secret["data"]["token"])) >= MIN_TOKEN_CHARS
+    assert b64decode(chart(metricsToken="chosen")["Secret", "takeup-metrics"]["data"]["token"]) == b"chosen"
+    assert token_of(manifests()["Deployment", "takeup"]) == {"name": "takeup-metrics", "key": "token"}
+    assert "create secret generic takeup-metrics --from-literal=token=" in guide
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

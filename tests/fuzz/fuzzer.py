@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import multiprocessing
 import os
 import random
 import re
@@ -22,6 +23,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -166,10 +168,11 @@ def _judge(read: Callable[[], bool], count: Count) -> str:
     return problem
 
 
-def in_process(name: str, first: int, num: int, until: float, kept: Path | None) -> Count:
-    """The same in a process of its own, which is ended if it hangs where no signal is noticed."""
+def in_process(name: str, first: int, num: int, for_s: float, kept: Path | None) -> Count:
+    """The same for some seconds, in a process of its own, which is ended if it hangs where no signal is noticed."""
     import pickle
 
+    until = time.monotonic() + for_s
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -207,19 +210,23 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="python -m fuzz.fuzzer", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600.0, help="for all readers together")
+    parser.add_argument("--each", type=float, help="seconds for each reader instead")
+    parser.add_argument("--jobs", type=int, default=1, help="readers at a time")
     parser.add_argument("--inputs", type=int, default=10**9, help="at most, for each reader")
     parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     parser.add_argument("--readers", default="", help="only these, with semicolons")
     parser.add_argument("--kept", type=Path, default=Path("fuzz-failures"), help="where inputs that fail are kept")
     asked = parser.parse_args()
     names = [name for name in ALL_TARGETS if not asked.readers or name in asked.readers.split(";")]
+    each_s = asked.each or asked.seconds * asked.jobs / len(names)
+    read = partial(in_process, first=asked.first, num=asked.inputs, for_s=each_s, kept=asked.kept)
     counts: dict[str, Count] = {}
-    for name in names:
-        until = time.monotonic() + asked.seconds / len(names)
-        counts[name] = in_process(name, asked.first, asked.inputs, until, asked.kept)
-        print([*table({name: counts[name]})][2], file=sys.stderr, flush=True)
-        for failure in counts[name].failures[:3]:
-            print(f"  {failure[:1500]}", file=sys.stderr, flush=True)
+    with multiprocessing.get_context("fork").Pool(asked.jobs) as pool:
+        for name, found in zip(names, pool.imap(read, names), strict=True):
+            counts[name] = found
+            print([*table({name: found})][2], file=sys.stderr, flush=True)
+            for failure in found.failures[:3]:
+                print(f"  {failure[:1500]}", file=sys.stderr, flush=True)
     print("\n".join(table(counts)))
     sys.exit(any(it.failures for it in counts.values()))
 

@@ -166,7 +166,9 @@ def forecast(models: str, as_json: bool, out: Path | None, quiet: bool, **settin
 
 ROUND_OPTIONS: dict[str, dict[str, Any]] = {
     "--metrics": {"help": "File for metrics in the text format of Prometheus."},
-    "--listen": {"help": "Serve /metrics, /healthz and /readyz here: HOST:PORT, or a port of the loopback address."},
+    "--listen": {
+        "help": "Serve /metrics, /healthz and /readyz at [HOST:]PORT; beyond loopback with TAKEUP_METRICS_TOKEN."
+    },
     "--dry-run": {"is_flag": True, "help": "Shadow mode: report decisions with their reasons, change nothing."},
 }
 

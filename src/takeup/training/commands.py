@@ -137,7 +137,10 @@ def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool
 @click.option("--quiet", is_flag=True, help="Print only events.")
 @click.option("--metrics", "metrics_port", type=int, help="Serve Prometheus metrics on this port.")
 @click.option(
-    "--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics; 0.0.0.0 for a cluster's."
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of the metrics; beyond loopback with a token, TAKEUP_METRICS_TOKEN.",
 )
 @click.option("--confirm", is_flag=True, help="Pause the job briefly to test ranks and links before acting.")
 @click.option("--no-action", is_flag=True, help="Report only; change nothing in the job.")

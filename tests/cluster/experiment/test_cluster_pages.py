@@ -13,7 +13,7 @@ import pytest
 from takeup.cluster.experiment.live import HEALTHY_S, _LiveRun
 from takeup.cluster.experiment.scenario import ClusterScenario
 from takeup.cluster.model import Decision, Node, State
-from takeup.errors import TakeupError
+from takeup.errors import BadInput, TakeupError
 
 
 @dataclass
@@ -87,3 +87,11 @@ def test_a_controller_without_rounds_is_not_healthy(run: _LiveRun) -> None:
 def test_other_pages_are_not_found_and_a_query_changes_nothing(run: _LiveRun) -> None:
     assert read(run, "/secrets")[0] == 404
     assert read(run, "/metrics?x=1")[0] == 200
+
+
+def test_a_controller_does_not_start_on_pages_that_other_machines_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("takeup.cluster.experiment.live._engine", lambda scenario: Engine())
+    scenario = ClusterScenario(verb="run", policies=("kube",), engine="slurm", dry_run=True, listen="0.0.0.0:0")
+
+    with pytest.raises(BadInput, match="set TAKEUP_METRICS_TOKEN to a secret"):
+        _LiveRun(scenario, lambda text: None)

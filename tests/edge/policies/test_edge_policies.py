@@ -99,8 +99,9 @@ def test_an_unknown_policy_is_answered_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_more_devices_than_are_searched_get_a_plan_and_a_bound(name: str) -> None:
-    instance = paper_setting(np.random.default_rng(0), 3_000, 2)
+def test_more_devices_than_are_searched_get_a_plan_and_a_bound(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("takeup.edge.solvers.bounds.MOST_DEVICES", 300)
+    instance = paper_setting(np.random.default_rng(0), 450, 2)
     answer = find_policy(name).allocate(instance)
 
     assert violation_of_answer(instance, answer) is None

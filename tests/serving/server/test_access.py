@@ -22,8 +22,9 @@ from benchmarks.support.background_server import background_server
 from serving.server.clients import ALICE, BOB, KEYS, ask, bearer, house
 from serving.server.painting import Painter
 from serving.stock import SERVER_MARKS
+from takeup.core.pages import is_loopback
 from takeup.errors import BadInput
-from takeup.serving.server.access import DEFAULT_TENANT, ApiKeys, is_loopback, load_keys
+from takeup.serving.server.access import DEFAULT_TENANT, ApiKeys, load_keys
 from takeup.serving.server.app import JsonLines, listen_on, log_config, make_app
 from takeup.serving.server.backends import ImageFormat
 from takeup.serving.server.backends.local import encode_image

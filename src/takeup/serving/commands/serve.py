@@ -147,7 +147,8 @@ def with_scenes(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
-    from takeup.serving.server.access import is_loopback, load_keys
+    from takeup.core.pages import is_loopback
+    from takeup.serving.server.access import load_keys
     from takeup.serving.server.adapter_registry import shared_adapters
     from takeup.serving.server.app import listen_on, log_config, make_app
     from takeup.serving.server.app import serve as serve_app

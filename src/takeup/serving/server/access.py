@@ -5,7 +5,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Collection, Iterable, Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from takeup.core.pages import is_loopback
 from takeup.errors import BadInput
 from takeup.serving.server.errors import REFUSED, ApiError, response_of
 from takeup.serving.server.metrics import ServerMetrics
@@ -116,14 +116,6 @@ PUBLIC = frozenset({"/", "/docs", "/edit", "/health", "/openapi.json", "/ready"}
 FILES = "/v1/files/"
 """Names below it cannot be guessed."""
 FORM_BYTES = 2**16  # names and borders around a file
-
-
-def is_loopback(host: str | None) -> bool:
-    """Whether the name or address means this machine only."""
-    try:
-        return host == "localhost" or ip_address(host or "").is_loopback
-    except ValueError:  # a name, and names can lead anywhere
-        return False
 
 
 class LimitsMiddleware:

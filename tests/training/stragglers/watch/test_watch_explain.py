@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from command_line import Run, assert_one_sentence
 from takeup.training.stragglers.contract import Suspect
 from takeup.training.stragglers.watch import reports as explain
 from takeup.training.stragglers.watch.agent import RemoteRank
@@ -151,3 +152,13 @@ def test_a_command_is_words_and_never_a_shell() -> None:
         "-rf",
         "x",
     ]
+
+
+def test_metrics_for_other_machines_without_a_secret_are_refused_before_the_job_starts(
+    run: Run, tmp_path: Path
+) -> None:
+    job = (sys.executable, "-c", "open('started', 'w')")
+    refused = run("training", "watch", "--metrics", 0, "--metrics-host", "0.0.0.0", "--", *job)
+
+    assert_one_sentence(refused, "set TAKEUP_METRICS_TOKEN to a secret")
+    assert not (tmp_path / "started").exists()

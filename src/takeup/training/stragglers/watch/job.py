@@ -54,8 +54,11 @@ def watch(command: Sequence[str], asked: WatchOptions, say: Say, tell: Say) -> i
         with _listening(asked, say) as listener:
             session = WatchSession(Path(name), asked.settings, {} if listener is None else listener.ranks)
             unhealthy = reports.UnhealthyHosts(asked.on_unhealthy or "", host_name(), asked.act)
-            job = _start(command, asked, Path(name))
-            with _passing_on_signals(job), _metrics(asked, session, say), _live(asked, session) as refresh:
+            with (
+                _metrics(asked, session, say),  # a refused address must not leave a job behind
+                _passing_on_signals(_start(command, asked, Path(name))) as job,
+                _live(asked, session) as refresh,
+            ):
                 try:
                     for _ in _polls(job, listener):
                         for finding in session.poll():
@@ -93,8 +96,7 @@ def _send(command: Sequence[str], asked: WatchOptions, folder: Path) -> int:
     assert asked.report_to is not None
     tls = None if asked.tls is None else Tls(asked.tls, is_listener=False)
     agent = Agent(RingCollector(folder), address_of(asked.report_to), asked.token, tls)
-    job = _start(command, asked, folder)
-    with _passing_on_signals(job):
+    with _passing_on_signals(_start(command, asked, folder)) as job:
         for _ in _polls(job):
             agent.poll()
     agent.close()
@@ -146,7 +148,7 @@ def _why_not(session: WatchSession) -> str:
 
 
 @contextmanager
-def _passing_on_signals(job: subprocess.Popen[bytes]) -> Iterator[None]:
+def _passing_on_signals(job: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """Terminate the job when this process is terminated; a keyboard interrupt reaches it anyway."""
 
     def forward(number: int, _: Any) -> None:
@@ -155,7 +157,7 @@ def _passing_on_signals(job: subprocess.Popen[bytes]) -> Iterator[None]:
 
     before = {number: _set(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield job
     finally:
         for number, handler in before.items():
             _set(number, handler)
