@@ -111,7 +111,11 @@ def compare(
 @click.argument("trace")
 @output_options
 def whatif(trace: str, as_json: bool, out: Path | None, quiet: bool) -> None:
-    """Explain TRACE, a Parquet file of operations: what a worker, stages, sequence lengths and jitter cost."""
+    """Explain TRACE: what each cause of delay costs, which rank is slow, or where the job hangs.
+
+    TRACE is a Parquet file of operations, or a folder with a file for every rank: traces of PyTorch's profiler, or
+    dumps of its Flight Recorder.
+    """
     show(_report("whatif", "adaptra", quiet=quiet, trace=trace), as_json=as_json, out=out, charts=CHARTS)
 
 
