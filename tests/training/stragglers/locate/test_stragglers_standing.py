@@ -69,6 +69,15 @@ def test_pauses_of_a_rank_are_named_with_their_length_and_cost(kind: str) -> Non
     assert 0.25 <= event.lost_share <= 0.5
 
 
+@pytest.mark.parametrize("num_iterations", [80, 300])
+def test_a_rank_that_is_slow_from_the_first_step_is_named_also_if_all_calls_come_at_once(num_iterations: int) -> None:
+    detector = StragglerDetector()
+
+    (event,) = detector.see(logs_of(data_parallel(4), num_iterations, Faults(ranks={2: 1.5}), 1))
+
+    assert [suspect.ranks for suspect in event.suspects] == [(2,)]
+
+
 def test_a_slow_rank_that_another_follows_at_the_same_factor_is_not_blamed_any_more() -> None:
     events = events_of(data_parallel(4), Moves())
 

@@ -376,6 +376,9 @@ class StragglerDetector:
         """An event if two comparisons in sequence find the same ranks, and these were not reported yet."""
         if self.num_iterations < self._compare_at:
             return []
+        if self.num_iterations >= self._compare_at + COMPARE_EVERY:  # calls came late, and a comparison was skipped
+            earlier = self._logs(self._compared_since(), self.num_iterations - COMPARE_EVERY)
+            self._standing = _named(standing_suspects(standings(earlier)))
         self._compare_at = self.num_iterations + COMPARE_EVERY
         rows = self.standings() if not self._pending else []
         self.latest_standings = rows or self.latest_standings
