@@ -40,6 +40,7 @@ from takeup.papers.falcon.detection import (
     draw_streams,
     score_of,
 )
+from takeup.papers.falcon.slowdowns import LARGE_MINUTES, IterationStream
 from takeup.training.stragglers.detect.change_points import ChangePointDetector
 from takeup.training.stragglers.remedy.rebalance import rebalance
 from takeup.training.stragglers.remedy.restart import (
@@ -51,7 +52,6 @@ from takeup.training.stragglers.remedy.restart import (
     plan_escalation,
     ski_rental,
 )
-from takeup.training.traces.slowdowns import LARGE_MINUTES, IterationStream
 
 Alarms = Callable[..., list[Alarm]]
 Part = tuple[list[Table], list[Check]]

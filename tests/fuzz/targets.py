@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import pickle
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,9 @@ from takeup.serving.traces.arrivals import read_arrivals, read_gentd26
 from takeup.streaming.experiment.scenario import load_model
 from takeup.streaming.traces import read_log
 from takeup.training.pipelines.profile import Profile
+from takeup.training.traces.flight_recorder import load_stuck_groups
 from takeup.training.traces.operations import load_operations
+from takeup.training.traces.profiler import load_calls
 from takeup.training.traces.profiles import load_profile, load_schedule, save_profile
 from takeup.tryfile import recognise
 
@@ -88,6 +91,20 @@ def _operations() -> bytes:
     columns = {name: [row[place] for row in rows] for place, name in enumerate(("step", "dp_rank", "stage", "mb_id"))}
     times = {"start_ts": [100.0 * row[4] + row[3] for row in rows], "duration": [0.1] * len(rows)}
     return parquet({**columns, "optype": [kinds[row[4]] for row in rows], **times})
+
+
+def _profiled() -> bytes:
+    about = {"rank": 0, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
+    named = {"Collective name": "allreduce", "Process Group Name": "0", "In msg nelems": 8}
+    at = [{"ph": "X", "ts": 9.5 + 3 * number, "dur": 1.5} for number in range(3)]
+    calls = [{"name": "nccl", "cat": "kernel", "args": named, **each} for each in at]
+    steps = [{"name": "ProfilerStep#1", "cat": "user_annotation", **each} for each in at]
+    return json.dumps({"distributedInfo": about, "traceEvents": [*calls, *steps]}).encode()
+
+
+PROFILED = _profiled()
+CALLED = {"process_group": ("0", ""), "collective_seq_id": 1, "profiling_name": "nccl:all_reduce", "input_sizes": [[8]]}
+DUMP = {"pg_config": {"0": {"name": "0", "desc": "", "ranks": "[0, 1]"}}, "entries": [CALLED, CALLED]}
 
 
 def _past(path: Path) -> object:
@@ -263,6 +280,8 @@ TARGETS: dict[str, Target] = {
     "edge instance, npz": Target(load_instance, "cell.npz", (CELLS[".npz"],)),
     "measured channel": Target(read_channel, "channel.csv", (CHANNEL,)),
     "training operations": Target(load_operations, "ops.parquet", (_operations(),)),
+    "training profiles": Target(load_calls, "trace.json", (PROFILED,)),
+    "training dumps": Target(load_stuck_groups, "rank_0", (pickle.dumps(DUMP), json.dumps(DUMP).encode())),
     "training schedule": Target(load_schedule, "schedule.csv", (b"0F0,0F1,0I0,0W0,0B1\n1F0,1B0,1F1,1B1\n",)),
     "training profile": Target(load_profile, "profile.toml", (PROFILE,)),
     "scenario": Target(load_scenario, "scenario.toml", (SCENARIO,)),

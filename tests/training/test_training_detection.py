@@ -13,8 +13,8 @@ from takeup.papers.falcon.detection import (
     draw_streams,
     score_of,
 )
+from takeup.papers.falcon.slowdowns import IterationStream
 from takeup.training.stragglers.detect.change_points import ChangePointDetector
-from takeup.training.traces.slowdowns import IterationStream
 
 
 def stream(*levels: tuple[int, float]) -> IterationStream:

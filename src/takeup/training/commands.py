@@ -1,7 +1,6 @@
 """CLI commands of the training domain: parse options, run the scenario, print the report."""
 
 import os
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -111,23 +110,12 @@ def compare(
 @click.argument("trace")
 @output_options
 def whatif(trace: str, as_json: bool, out: Path | None, quiet: bool) -> None:
-    """Explain TRACE, a Parquet file of operations: what a worker, stages, sequence lengths and jitter cost."""
+    """Explain TRACE: what each cause of delay costs, which rank is slow, or where the job hangs.
+
+    TRACE is a Parquet file of operations, or a folder with a file for every rank: traces of PyTorch's profiler, or
+    dumps of its Flight Recorder.
+    """
     show(_report("whatif", "adaptra", quiet=quiet, trace=trace), as_json=as_json, out=out, charts=CHARTS)
-
-
-@training.command(context_settings={"ignore_unknown_options": True})
-@click.argument("program", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--ranks", "num_ranks", default=4, show_default=True, help="Processes to start on this machine.")
-@click.option("--dry-run", is_flag=True, help="Print the command instead of starting it.")
-def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool) -> None:
-    """Start PROGRAM, which trains with PyTorch, on several ranks of this machine; ARGUMENTS are passed to it."""
-    from takeup.training.pipelines.engine.torchrun import command_of, start
-
-    if dry_run:
-        click.echo(shlex.join(command_of(program, num_ranks, arguments)))
-    elif start(program, num_ranks, arguments):
-        click.get_current_context().exit(1)
 
 
 @training.command(context_settings={"ignore_unknown_options": True})

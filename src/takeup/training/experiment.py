@@ -15,15 +15,18 @@ from takeup.core.report import Check, Report, Series, Table
 from takeup.core.scenario import Scenario, validate
 from takeup.core.seeds import Streams
 from takeup.core.stats import percentile
-from takeup.errors import BadInput
+from takeup.errors import BadInput, BadTrace
 from takeup.training import report
 from takeup.training.pipelines.planners import find_policy
 from takeup.training.pipelines.profile import Link, Profile, Stage
 from takeup.training.pipelines.schedule import PipelinePlan
 from takeup.training.pipelines.simulate import sample
 from takeup.training.pipelines.timing.evaluation import make_plan, timeline_of
+from takeup.training.stragglers.locate.standing import standing_suspects, standings
 from takeup.training.stragglers.locate.whatif import diagnose
+from takeup.training.traces.flight_recorder import is_dump, load_stuck_groups
 from takeup.training.traces.operations import load_operations
+from takeup.training.traces.profiler import load_calls
 from takeup.training.traces.profiles import load_profile, load_schedule, random_profile
 
 # A training scenario, and the pipeline profile it describes -----------------------------------------------------------
@@ -198,14 +201,35 @@ def compare_planners(scenario: TrainingScenario, quiet: bool) -> Report:
 
 
 def explain_trace(scenario: TrainingScenario, quiet: bool) -> Report:
-    """What a recorded job would gain without each cause of delay."""
+    """What a recorded job lost, or where it hangs: from operations, traces of the profiler, or the Flight Recorder."""
     if scenario.trace is None:
-        raise BadInput("there is no trace to explain; give the path of a Parquet file")
-    trace = load_operations(Path(scenario.trace))
+        raise BadInput("there is no trace to explain; give the path of a file, or of a folder with one for every rank")
+    path = Path(scenario.trace)
+    if is_dump(path):
+        tables = [report.stuck_table(load_stuck_groups(path))]
+    elif path.is_dir() or ".json" in path.suffixes:
+        tables = [_ranks_compared(path)]
+    else:
+        tables = _causes(path)
+    return report_of(scenario, "Training: what if", *tables)
+
+
+def _causes(path: Path) -> list[Table]:
+    """What a job would gain without each cause of delay."""
+    trace = load_operations(path)
     found = diagnose(trace.durations_s, trace.orders)
     note = f"{trace.num_incomplete} steps without all operations were left out" if trace.num_incomplete else ""
-    tables = report.causes_table(found, note), report.workers_table(found)
-    return report_of(scenario, "Training: what if", *tables)
+    return [report.causes_table(found, note), report.workers_table(found)]
+
+
+def _ranks_compared(path: Path) -> Table:
+    """Which rank delays the others, from their calls."""
+    rows = standings(load_calls(path))
+    if not rows:
+        raise BadTrace(
+            path, "has too few steps to compare ranks; profile six or more, with `profiler.step()` after each"
+        )
+    return report.ranks_table(rows, standing_suspects(rows))
 
 
 def _compare_delays(scenario: TrainingScenario, profile: Profile, quiet: bool) -> Report:

@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.training.pipelines.schedule import OpKind, PipelinePlan, Timeline
 from takeup.training.pipelines.timing.evaluation import timeline_of
+from takeup.training.stragglers.contract import Suspect
+from takeup.training.stragglers.locate.standing import RankStanding
 from takeup.training.stragglers.locate.whatif import LEAST_SAVING, Diagnosis
+from takeup.training.traces.flight_recorder import StuckGroup
 
 MS = 1e3
 MOST_SPANS = 2_000  # more bars are indistinguishable on a screen
@@ -169,3 +172,33 @@ def workers_table(found: Diagnosis) -> Table:
     ranked = sorted(range(len(found.factors)), key=lambda replica: -max(found.factors[replica]))[:MOST_REPLICAS]
     columns = (Column("replica"), *(Column(f"stage {stage}", "x", 2) for stage in range(len(found.factors[0]))))
     return Table("Workers", columns, tuple((replica, *found.factors[replica]) for replica in sorted(ranked)))
+
+
+def ranks_table(rows: Sequence[RankStanding], suspects: Sequence[Suspect]) -> Table:
+    """One row per rank, the one that delays the others most first; the verdict is in the note."""
+    columns = (
+        *(Column("rank"), Column("own work", "ms", 2), Column("waiting", "ms", 2), Column("transfers", "ms", 2)),
+        *(Column("last in", "%", 0), Column("costs", "%", 1)),
+    )
+    body = tuple(
+        (row.rank, MS * row.own_s, MS * row.wait_s, MS * row.transfer_s, 100 * row.late_share, 100 * row.lost_share)
+        for row in rows
+    )
+    compared = any(row.role_size > 1 for row in rows)
+    none = "no rank is clearly slower than others" if compared else "no rank can be compared with another"
+    verdict = " and ".join(map(str, suspects)) or none
+    return Table("Ranks", columns, body, f"an iteration takes {MS * rows[0].iteration_s:.4g} ms; {verdict}")
+
+
+def stuck_table(found: Sequence[StuckGroup]) -> Table:
+    """One row per process group in which ranks have not made the same calls."""
+    columns = (Column("group"), Column("call"), Column("ranks that made it"), Column("ranks that did not"))
+    rows = tuple((each.group, each.number, len(each.calls), _listed(each)) for each in found)
+    alike = "all ranks have made the same calls, so none hangs; the recorder does not show which rank is slow"
+    return Table(
+        "Calls that not all ranks have made", columns, rows, "; ".join(map(StuckGroup.sentence, found)) or alike
+    )
+
+
+def _listed(stuck: StuckGroup) -> str:
+    return ", ".join(map(str, sorted(stuck.missing)[:MOST_REPLICAS]))

@@ -11,20 +11,20 @@ from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
 from takeup.papers import Findings, Numbers
-from takeup.training.stragglers.detect.change_points import ChangePointDetector
-from takeup.training.stragglers.detect.kernels import (
-    RunPrior,
-    initial_run_lengths,
+from takeup.papers.falcon.published import (
+    period_by_autocorrelation,
     run_length_probabilities,
     sliding_window_alarms,
 )
-from takeup.training.stragglers.locate.matching import find_marker, period_by_autocorrelation
-from takeup.training.traces.slowdowns import (
+from takeup.papers.falcon.slowdowns import (
     SITES,
     IterationStream,
     SlowdownSite,
     draw_stream,
 )
+from takeup.training.stragglers.detect.change_points import ChangePointDetector
+from takeup.training.stragglers.detect.kernels import RunPrior, initial_run_lengths
+from takeup.training.stragglers.locate.matching import find_marker
 
 WARM_UP = 40  # warm-up iterations that are ignored for every detector
 SOONEST, LATEST = -5, 25  # an alarm within this many iterations of a change is a true positive

@@ -7,6 +7,7 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers import Findings, Numbers
+from takeup.papers.falcon.slowdowns import LARGE_MINUTES
 from takeup.training.stragglers.remedy.rebalance import rebalance
 from takeup.training.stragglers.remedy.restart import (
     LINK_MINUTES,
@@ -17,7 +18,6 @@ from takeup.training.stragglers.remedy.restart import (
     plan_escalation,
     ski_rental,
 )
-from takeup.training.traces.slowdowns import LARGE_MINUTES
 
 MICROBATCHES_EACH = 16
 SEVERITIES = ("weak", "medium", "severe")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.core.arrays import Ints
+from takeup.papers.falcon.published import period_by_autocorrelation
 from takeup.training.stragglers.locate.matching import (
     IterationMarker,
     find_marker,
-    period_by_autocorrelation,
 )
 
 STEP = [1, 2, 3, 4]  # three buckets of gradients and the loss

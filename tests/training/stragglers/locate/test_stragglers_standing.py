@@ -69,6 +69,15 @@ def test_pauses_of_a_rank_are_named_with_their_length_and_cost(kind: str) -> Non
     assert 0.25 <= event.lost_share <= 0.5
 
 
+@pytest.mark.parametrize("num_iterations", [80, 300])
+def test_a_rank_that_is_slow_from_the_first_step_is_named_also_if_all_calls_come_at_once(num_iterations: int) -> None:
+    detector = StragglerDetector()
+
+    (event,) = detector.see(logs_of(data_parallel(4), num_iterations, Faults(ranks={2: 1.5}), 1))
+
+    assert [suspect.ranks for suspect in event.suspects] == [(2,)]
+
+
 def test_a_slow_rank_that_another_follows_at_the_same_factor_is_not_blamed_any_more() -> None:
     events = events_of(data_parallel(4), Moves())
 
@@ -163,3 +172,56 @@ def test_a_slow_rank_among_very_many_is_found_from_the_calls_of_some() -> None:
 
     assert len(kept) <= MOST_RANKS
     assert [suspect.ranks for suspect in standing_suspects(standings(logs))] == [(177,)]
+
+
+# Roles ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_stages_of_two_pipelines_are_compared_with_each_other_only() -> None:
+    """The second stage has a third more work; rank 3 computes it twice as slowly as rank 1."""
+    rows = standings(logs_of(two_by_two(), 60, Faults(ranks={1: 1.33, 3: 2.66}), 1))
+
+    (suspect,) = standing_suspects(rows)
+    assert suspect.ranks == (3,)
+    assert suspect.factor == pytest.approx(2.0, rel=0.1)
+
+
+def with_all_to_alls(log: CallLog, sizes: Callable[[int, int], int]) -> CallLog:
+    """The same with all-to-alls for its reductions of 2 MB, whose sizes are by rank and number."""
+    calls = log.calls.copy()
+    chosen = calls["size_bytes"] == int(2e6)
+    calls["operation"][chosen] = Operation.ALL_TO_ALL
+    calls["size_bytes"][chosen] = [sizes(log.rank, number) for number in range(int(chosen.sum()))]
+    return CallLog(log.rank, calls, log.groups)
+
+
+def with_steps(log: CallLog) -> CallLog:
+    """The same with a step of an optimizer after each reduction of the loss."""
+    losses = log.calls[log.calls["size_bytes"] == 4]
+    steps = losses.copy()
+    steps["operation"], steps["group"], steps["number"] = Operation.STEP, 0, np.arange(len(steps))
+    steps["size_bytes"], steps["began_ns"], steps["ended_ns"] = 0, losses["ended_ns"] + 1, losses["ended_ns"] + 1
+    calls = np.concatenate([log.calls, steps])
+    return CallLog(log.rank, calls[np.argsort(calls["began_ns"], kind="stable")], {0: (), **log.groups})
+
+
+@pytest.mark.parametrize("sizes", [lambda rank, _: 8 if rank == 2 else 2, lambda rank, number: 10 * number + rank])
+def test_a_rank_with_more_tokens_for_its_experts_is_compared_with_the_others(sizes: Callable[[int, int], int]) -> None:
+    logs = logs_of(data_parallel(4, overlap=False), 60, Faults(ranks={2: 1.5}), 1)
+
+    rows = standings([with_steps(with_all_to_alls(log, sizes)) for log in logs])
+
+    assert [suspect.ranks for suspect in standing_suspects(rows)] == [(2,)]
+    assert {row.role_size for row in rows} == {4}
+
+
+def test_a_learner_with_an_optimizer_is_not_compared_with_its_actors() -> None:
+    """Rank 0 makes steps and computes little; of the others rank 3 is slow."""
+    learner, *actors = logs_of(data_parallel(4, overlap=False), 120, Faults(ranks={0: 0.2, 3: 1.5}), 1)
+    detector = StragglerDetector()
+
+    detector.see([with_steps(learner), *actors])
+    suspects = standing_suspects(detector.standings())
+
+    assert detector.num_iterations >= 110
+    assert [suspect.ranks for suspect in suspects] == [(3,)]

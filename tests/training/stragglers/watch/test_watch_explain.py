@@ -13,13 +13,16 @@ import pytest
 
 from command_line import Run, assert_one_sentence
 from takeup.training.stragglers.contract import Suspect
+from takeup.training.stragglers.locate.standing import RankStanding
 from takeup.training.stragglers.watch import reports as explain
 from takeup.training.stragglers.watch.agent import RemoteRank
 from takeup.training.stragglers.watch.channel import Channel
-from takeup.training.stragglers.watch.ring import HEADER_WORDS
+from takeup.training.stragglers.watch.ring import HEADER_WORDS, HeaderWord
 from takeup.training.stragglers.watch.ring_reader import GroupPosition
 from takeup.training.stragglers.watch.session import WatchSession
 from training.stragglers.watch.watched_rings import GROUP, RELIEF, SLOW_RANK, Scripted, add, new_ring
+
+COMPARED = [RankStanding(1, 2, 0.1, 0.1, 0.0, 0.0, 1.0, 0.025), RankStanding(0, 2, 0.1, 0.075, 0.025, 0.0, 0.0)]
 
 
 @pytest.fixture
@@ -77,6 +80,33 @@ def test_the_live_line_says_how_the_job_does(session: WatchSession, tmp_path: Pa
 
     nobody = WatchSession(tmp_path / "empty", new_detector=lambda: Scripted([]))
     assert explain.live_line(nobody) == "no ranks, 0 calls, no iterations yet"
+
+
+def test_below_the_live_line_and_on_the_page_are_the_ranks_by_their_cost(session: WatchSession) -> None:
+    session.watcher.latest_standings = COMPARED
+
+    line, head, first, second = explain.live_view(session).splitlines()
+
+    assert line == explain.live_line(session)
+    assert head.split()[:3] == ["rank", "own", "waiting"]
+    assert (first.split()[0], second.split()[0]) == ("1", "0")
+    assert "25.0%" in first
+    assert 'takeup_watch_cost_share{rank="1"} 0.25' in explain.metrics_of(session)
+
+
+def test_the_ranks_are_told_which_of_them_costs_most(tmp_path: Path) -> None:
+    rings = [new_ring(tmp_path, rank, 2) for rank in range(2)]
+    for ring in rings:
+        add(ring, 0)
+    session = WatchSession(tmp_path, new_detector=lambda: Scripted([[SLOW_RANK]]))
+    session.watcher.latest_standings = COMPARED
+
+    session.poll()
+    told = [[ring.words[each] for each in (HeaderWord.COSTLY_RANK, HeaderWord.COST_PPM)] for ring in rings]
+    session.poll()
+
+    assert told == [[2, 250_000], [2, 250_000]]
+    assert [ring.words[HeaderWord.NUM_EVENTS] for ring in rings] == [1, 1]
 
 
 def unhealthy(tmp_path: Path, *suspects: Suspect, command: str = "true {host}", here: str = "head") -> list[str]:

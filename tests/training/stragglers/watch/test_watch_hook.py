@@ -13,6 +13,7 @@ import pytest
 
 from support.watch_lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
 from takeup.training.stragglers.contract import CallLog, Operation
+from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 
@@ -146,3 +147,16 @@ def test_whatever_fails_in_noting_ends_the_noting_and_not_the_job(
         "takeup no longer watches this rank, the job goes on"
     ]
     hooks.uninstall()
+
+
+def test_a_script_can_log_what_the_watcher_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from takeup.training.stragglers.watch import hook, watched_values
+
+    assert watched_values() == {}
+    made = hook.CallHook(tmp_path)
+    monkeypatch.setattr(hook, "_HOOKS", [made])
+    assert watched_values() == {}
+    made.ring = RingBuffer(tmp_path / "0-1.ring", 0, 4)
+    assert watched_values() == {}
+    made.ring.words[HeaderWord.COSTLY_RANK], made.ring.words[HeaderWord.COST_PPM] = 3, 250_000
+    assert watched_values() == {"watch/costly_rank": 2, "watch/lost_share": 0.25, "watch/num_events": 0}

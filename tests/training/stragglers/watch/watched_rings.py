@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from takeup.training.stragglers.contract import CallLog, Operation, SlowdownEvent, Suspect
+from takeup.training.stragglers.locate.standing import RankStanding
 from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
 
 GROUP = 77
@@ -51,6 +52,7 @@ class Scripted:
         self._events = events
         self.num_iterations = 0
         self.iterations_s: deque[float] = deque()
+        self.latest_standings: list[RankStanding] = []
         self.num_rebased = 0
         self.seen: list[CallLog] = []
 

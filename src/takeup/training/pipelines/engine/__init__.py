@@ -7,8 +7,6 @@
                            │                              │ schedule, slow links
     transport.py: a route for every message  <────────────┘
 
-torchrun.py starts programs of users.
-
 Public names are loaded on first use; they need the package `torch`.
 """
 

@@ -15,7 +15,7 @@ from takeup.training.pipelines.engine.stopwatch import RankStopwatch, record_eve
 from takeup.training.pipelines.engine.transport import Carrier, StageRoutes
 from takeup.training.pipelines.schedule import OpKind, Schedule
 
-NEEDED = "a PyTorch whose pipeline runtime this engine knows, such as 2.13"
+NEEDED = "PyTorch 2.9 or newer, whose pipeline runtime this engine knows"
 INSTALL = "run pip install 'takeup[torch]'"
 
 try:

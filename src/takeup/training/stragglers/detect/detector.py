@@ -200,6 +200,7 @@ class StragglerDetector:
         self._compare_at, self._changed_at = NUM_WARM_UP + COMPARE_EVERY, 0
         self._told: set[Named] = set()  # kinds and ranks of the suspects that are slow now
         self._standing: set[Named] = set()  # the same, by the latest standing comparison
+        self.latest_standings: list[RankStanding] = []
         self._new_level()
 
     def _new_level(self) -> None:
@@ -256,6 +257,14 @@ class StragglerDetector:
         are_calls = any(heard.anchor not in (None, STEP) for heard in ranks)
         return are_calls and all(heard.num_steps > FEW_STEPS for heard in ranks)
 
+    @property
+    def _has_some_without_optimizer(self) -> bool:
+        """Whether some ranks make calls but never a step, as actors of a learner do."""
+        first = max(self._ranks.values(), key=lambda heard: heard.num_steps)
+        return first.num_steps > 2 * NUM_TO_FIND and any(
+            not heard.num_steps and 2 * len(heard.rows) >= len(first.rows) for heard in self._ranks.values()
+        )
+
     def _find_anchors(self) -> None:
         """Agree on the calls that mark iterations, once every rank has made enough of them."""
         speaking = {rank: heard for rank, heard in self._ranks.items() if len(heard.rows)}
@@ -265,6 +274,7 @@ class StragglerDetector:
         self._look_at = num_calls + num_calls // 4
         anchors = agreed_anchors({rank: heard.rows for rank, heard in speaking.items()})
         are_steps = STEP in anchors.values() or any(heard.num_steps for heard in speaking.values())
+        are_steps &= not self._has_some_without_optimizer
         if are_steps and num_calls < MOST_WITHOUT_STEPS and set(anchors.values()) != {STEP}:
             return  # some ranks have not made enough steps yet
         least = FEW_STEPS if are_steps else NUM_TO_FIND
@@ -366,8 +376,12 @@ class StragglerDetector:
         """An event if two comparisons in sequence find the same ranks, and these were not reported yet."""
         if self.num_iterations < self._compare_at:
             return []
+        if self.num_iterations >= self._compare_at + COMPARE_EVERY:  # calls came late, and a comparison was skipped
+            earlier = self._logs(self._compared_since(), self.num_iterations - COMPARE_EVERY)
+            self._standing = _named(standing_suspects(standings(earlier)))
         self._compare_at = self.num_iterations + COMPARE_EVERY
         rows = self.standings() if not self._pending else []
+        self.latest_standings = rows or self.latest_standings
         suspects = standing_suspects(rows)
         found, before = _named(suspects), self._standing
         self._standing = found

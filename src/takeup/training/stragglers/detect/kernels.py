@@ -1,4 +1,4 @@
-"""Numba kernels: posterior over run lengths, inputs of the published rules, and the change-point detector."""
+"""Numba kernels: posterior over run lengths, and the change-point detector."""
 
 import math
 from typing import NamedTuple
@@ -119,39 +119,6 @@ def _drop_least(runs: RunLengths, number: int) -> int:
         runs.length[each], runs.mean[each] = runs.length[each + 1], runs.mean[each + 1]
         runs.rate[each], runs.log_share[each] = runs.rate[each + 1], runs.log_share[each + 1]
     return number - 1
-
-
-# Run lengths over a whole stream at once: the inputs of the published rules, for every point --------------------------
-
-
-@kernel
-def run_length_probabilities(
-    prior: RunPrior, runs: RunLengths, values: Floats, length: int, fresh: Floats, near: Floats
-) -> None:
-    """By point: the probability of run length zero, and of `length` or one more or less."""
-    for now in range(len(values)):
-        update_run_lengths(prior, runs, values[now])
-        fresh[now] = 0.0
-        near[now] = 0.0
-        for each in range(runs.size[0]):
-            share = math.exp(runs.log_share[each])
-            if runs.length[each] == 0:
-                fresh[now] += share
-            if abs(runs.length[each] - length) <= 1:
-                near[now] += share
-
-
-@kernel
-def sliding_window_alarms(values: Floats, num_now: int, num_before: int, least_ratio: float, slower: Ints) -> None:
-    """By point: 1 if the window says slower there, -1 if faster; the window restarts after each alarm."""
-    began = 0
-    for end in range(num_now + 1, len(values) + 1):
-        start = end - num_now
-        if start - began >= num_now:
-            now, before = np.median(values[start:end]), np.median(values[max(began, start - num_before) : start])
-            if abs(now - before) > least_ratio * max(now, before):
-                slower[end - 1] = 1 if now > before else -1
-                began = start
 
 
 # The whole detector as one kernel: points in, changes out -------------------------------------------------------------

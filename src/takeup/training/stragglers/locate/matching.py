@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,8 +17,7 @@ from takeup.training.stragglers.contract import STEP_GROUP, CallLog, Operation
 #
 # A rank calls the same collectives in every iteration, and occasionally others: to log, to evaluate, to save.
 # `find_marker` looks for the calls that occur once per iteration and takes the most regular as the clock; calls in
-# between cannot shift it. `period_by_autocorrelation` is the published way, for comparison: it needs twenty iterations
-# of a strictly periodic log, and finds nothing if the calls do not differ or if one occurs only occasionally.
+# between cannot shift it.
 
 LEAST_ITERATIONS = 5
 TOLERANCE_CALLS, TOLERANCE_SHARE = 2, 0.05  # tolerance for a count to be a multiple
@@ -70,22 +69,6 @@ def _steadiness(tokens: Ints, token: int) -> float:
     """Share of intervals between consecutive occurrences that contain the most common number of calls."""
     gaps = np.diff(np.flatnonzero(tokens == token))
     return float(np.bincount(gaps).max() / len(gaps)) if len(gaps) else 0.0
-
-
-# As published ---------------------------------------------------------------------------------------------------------
-
-
-def period_by_autocorrelation(tokens: Ints, *, most_lags: int = 200, least: float = 0.95) -> int | None:
-    """The number of calls in an iteration: the first lag with this much autocorrelation."""
-    return next((lag for lag, value in _autocorrelations(tokens, most_lags) if value >= least), None)
-
-
-def _autocorrelations(tokens: Ints, most_lags: int) -> Iterator[tuple[int, float]]:
-    centred = tokens - np.mean(tokens) if len(tokens) else np.zeros(0)
-    total = float(centred @ centred)
-    if total > 0:
-        for lag in range(1, min(most_lags, len(tokens) - 1) + 1):
-            yield lag, float(centred[:-lag] @ centred[lag:]) / total
 
 
 # Calls of all ranks, matched: participants of each call, its transfer time, and the waiting time of each rank ---------

@@ -362,26 +362,50 @@ def _side_by_side(accounts: Sequence[TimeAccount]) -> list[Floats]:
 
 
 def ranks_by_role(window: CallWindow) -> list[list[int]]:
-    """Ranks that make the same calls, together."""
-    roles: dict[tuple[int, frozenset[tuple[int, int]]], list[int]] = defaultdict(list)
+    """Ranks that make the same calls, together.
+
+    Sizes count too, unless they say nothing of the role: of all-to-alls, where each rank gets as much as its experts
+    need, and where no two ranks move the same.
+    """
+    roles: dict[tuple[int, bool, frozenset[tuple[int, int]]], list[int]] = defaultdict(list)
     calls = window.calls
     assert calls is not None
     neighbours = {log.rank: set(log.calls["peer"][log.calls["peer"] >= 0].tolist()) for log in calls.logs}
-    for place, log in enumerate(calls.logs):
+    sorts = {log.rank: _sorts(calls, place, log.rank) for place, log in enumerate(calls.logs)}
+    vague = {Operation.ALL_TO_ALL, *_all_different(list(sorts.values()))}
+    has_pairs = sum(len(each) == 1 for each in neighbours.values()) > 2
+    for log in calls.logs:
         if log.rank in window.accounts:
-            kinds = calls.kinds[np.unique(calls.kind[calls.place == place])]
-            what = kinds[:, 3] + SENDS * (kinds[:, 1] == log.rank)
-            sorts = frozenset(zip(what.tolist(), kinds[:, 4].tolist(), strict=True))
-            roles[_end_of_pipeline(log.rank, neighbours), sorts].append(log.rank)
+            kinds = frozenset((what, 0 if what in vague else size) for what, size in sorts[log.rank])
+            steps = bool((log.calls["operation"] == Operation.STEP).any())
+            roles[_end_of_pipeline(log.rank, neighbours, has_pairs), steps, kinds].append(log.rank)
     return list(roles.values())
 
 
-def _end_of_pipeline(rank: int, neighbours: Mapping[int, set[int]]) -> int:
-    """-1 for the first of at least three stages and 1 for the last one, which have one neighbour; 0 for other ranks."""
+def _sorts(calls: MatchedCalls, place: int, rank: int) -> set[tuple[int, int]]:
+    """Operations, and whether messages are sent or received, with the sizes of a rank."""
+    kinds = calls.kinds[np.unique(calls.kind[calls.place == place])]
+    return set(zip((kinds[:, 3] + SENDS * (kinds[:, 1] == rank)).tolist(), kinds[:, 4].tolist(), strict=True))
+
+
+def _all_different(sorts: Sequence[set[tuple[int, int]]]) -> set[int]:
+    """What more than two ranks do, each with sizes of its own, as with sequences of different length."""
+    sizes: dict[int, list[frozenset[int]]] = defaultdict(list)
+    for each in sorts:
+        for what in {what for what, _ in each}:
+            sizes[what].append(frozenset(size for one, size in each if one == what))
+    return {what for what, each in sizes.items() if len(set(each)) == len(each) > 2}
+
+
+def _end_of_pipeline(rank: int, neighbours: Mapping[int, set[int]], has_pairs: bool) -> int:
+    """-1 for the first stage and 1 for the last one, which have one neighbour; 0 for other ranks.
+
+    Of a single pipeline with two stages, the ranks can only be compared with each other.
+    """
     if len(neighbours[rank]) != 1:
         return 0
     (peer,) = neighbours[rank]
-    return 0 if neighbours.get(peer) == {rank} else int(np.sign(rank - peer))
+    return 0 if neighbours.get(peer) == {rank} and not has_pairs else int(np.sign(rank - peer))
 
 
 def late_shares(window: CallWindow) -> dict[int, float]:

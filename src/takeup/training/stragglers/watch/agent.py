@@ -40,6 +40,7 @@ HOST_VARIABLES = ("TAKEUP_HOST", "SLURMD_NODENAME", "NODE_NAME")  # names of the
 # Header words that a remote controller may write.
 ASKED = frozenset(
     {HeaderWord.PLAN, HeaderWord.PLAN_FIRST, HeaderWord.PLAN_COUNT, HeaderWord.PLAN_RESTART, HeaderWord.ADAPT}
+    | {HeaderWord.COSTLY_RANK, HeaderWord.COST_PPM, HeaderWord.NUM_EVENTS}
 )
 INVALID = (OverflowError, ValueError, KeyError, TypeError)  # what the values of a frame may lead to
 Calls = npt.NDArray[np.void]

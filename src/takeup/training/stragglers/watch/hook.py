@@ -326,6 +326,18 @@ def current() -> CallHook | ShimHook | None:
     return _HOOKS[-1] if _HOOKS else None
 
 
+def watched_values() -> dict[str, float]:
+    """What the watcher says of this job, for its own metrics; empty if it is not watched, or too early to say."""
+    ring = getattr(current(), "ring", None)
+    if ring is None or not ring.words[HeaderWord.COSTLY_RANK]:
+        return {}
+    return {
+        "watch/costly_rank": ring.words[HeaderWord.COSTLY_RANK] - 1,
+        "watch/lost_share": ring.words[HeaderWord.COST_PPM] / 1e6,
+        "watch/num_events": ring.words[HeaderWord.NUM_EVENTS],
+    }
+
+
 _HOOKS: list[CallHook | ShimHook] = []
 _UNDO: list[Callable[[], object]] = []
 _LIBRARIES: list[torch.library.Library] = []

@@ -71,7 +71,7 @@ def watch(command: Sequence[str], asked: WatchOptions, say: Say, tell: Say) -> i
                     job.wait()
         if not asked.quiet:
             say(_summary(session))
-            for line in reports.standing_lines(session):
+            for line in reports.standing_lines(session, session.watcher.standings()):
                 say(f"takeup: {line}")
         return job.returncode
 
@@ -194,4 +194,4 @@ def _live(asked: WatchOptions, session: WatchSession) -> Iterator[Callable[[], o
     from rich.console import Console
 
     with Console(stderr=True).status("waiting for ranks") as status:
-        yield lambda: status.update(reports.live_line(session))
+        yield lambda: status.update(reports.live_view(session))

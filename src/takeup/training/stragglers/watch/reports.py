@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from takeup.core.files import write_atomically
 from takeup.training.stragglers.contract import STEP_GROUP, CallLog, Finding, Operation, SlowdownEvent, Suspect
+from takeup.training.stragglers.locate.standing import RankStanding
 from takeup.training.stragglers.watch.agent import host_name
 from takeup.training.stragglers.watch.ring import HeaderWord
 from takeup.training.stragglers.watch.session import WatchSession
@@ -133,12 +134,16 @@ def live_line(session: WatchSession) -> str:
     return f"{num_ranks} ranks, iteration {number}, {1e3 * median(times_s):.1f} ms each, {state}"
 
 
+def live_view(session: WatchSession) -> str:
+    """The same, and below it the latest comparison of ranks."""
+    return "\n".join([live_line(session), *standing_lines(session, session.watcher.latest_standings)])
+
+
 MOST_LINES = 8
 
 
-def standing_lines(session: WatchSession) -> list[str]:
+def standing_lines(session: WatchSession, rows: Sequence[RankStanding]) -> list[str]:
     """The ranks by how much they delay others: a header and one line each, the worst first."""
-    rows = session.watcher.standings()
     if not rows:
         return []
     lines = [
@@ -191,6 +196,9 @@ def metrics_of(session: WatchSession) -> str:
     for name, kind, what, value in values:
         lines += [f"# HELP takeup_watch_{name} {what}", f"# TYPE takeup_watch_{name} {kind}"]
         lines.append(f"takeup_watch_{name} {value:.15g}")
+    lines += ["# HELP takeup_watch_cost_share lost by waiting for a rank", "# TYPE takeup_watch_cost_share gauge"]
+    for row in session.watcher.latest_standings[:MOST_LINES]:
+        lines.append(f'takeup_watch_cost_share{{rank="{row.rank}"}} {row.lost_share:.6g}')
     lines += ["# HELP takeup_watch_slow how many times as long it takes", "# TYPE takeup_watch_slow gauge"]
     for suspect in session.remedies.slow:
         ranks = ",".join(map(str, suspect.ranks))

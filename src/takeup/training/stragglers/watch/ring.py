@@ -53,6 +53,10 @@ class HeaderWord:
     TASK = 22  # the number of the task whose file is ready
     STOP_SEEN = 23  # how many calls of this kind the rank has made; reset to 0 by the controller
     ADAPT = 24  # the number of the request to measure the pipeline and replan its schedule
+    # Told by the controller after every comparison of ranks.
+    COSTLY_RANK = 25  # the rank that costs most, from 1 on; 0 before the first comparison
+    COST_PPM = 26  # share of an iteration that the others lose by it
+    NUM_EVENTS = 27
     # Answers of the rank.
     STOPPED = 32  # the number of the current pause of this rank; negated once it has resumed
     TASK_DONE = 34

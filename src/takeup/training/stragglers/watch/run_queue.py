@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any
 
 import numpy as np
@@ -107,14 +107,14 @@ class RunQueueWaits:
         return {rank: _more_s(numbers, each_s, began) for rank, each_s in waited_s.items()}
 
     def more_than_others_s(self) -> dict[int, float]:
-        """By rank: median wait per iteration over the latest samples, beyond that of the rank that waits least."""
+        """By rank: median wait per iteration over the latest samples, beyond that of the median rank."""
         numbers = np.array([number for number, _ in self._seen])
         if len(numbers) < 2:
             return {}
         window = (int(numbers[-1]) - 2 * NUM_BEFORE, int(numbers[-1]))
         waited_s = {rank: np.array([each.get(rank, 0) for _, each in self._seen]) / 1e9 for rank in self._seen[-1][1]}
         rates_s = {rank: _usual_rate(numbers, each_s, window) for rank, each_s in waited_s.items()}
-        return {rank: rate_s - min(rates_s.values()) for rank, rate_s in rates_s.items()}
+        return {rank: rate_s - median_low(rates_s.values()) for rank, rate_s in rates_s.items()}
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ class WatchSession:
     _usual: UsualIterationTime = field(init=False)
     _causes: CauseTimes = field(init=False)
     _is_quiet: bool = False  # the current slowdown is not reported
+    _told: tuple[Any, int] = (None, 0)  # the last that was written into the rings
     _waiting: list[contract.SlowdownEvent] = field(init=False)  # deferred to the next round
 
     def __post_init__(self) -> None:
@@ -63,7 +64,17 @@ class WatchSession:
             found += [self._on_event(event) for event in self._events()]
             found += self._carried_out(self.remedies.on_progress(self._state()))
         self.findings += found
+        self._tell_ranks()
         return found
+
+    def _tell_ranks(self) -> None:
+        """Write what the latest comparison says into the rings, for the metrics of the job."""
+        rows, number = self.watcher.latest_standings, len(self.findings)
+        if rows and self._told != (rows[0], number):
+            self._told = rows[0], number
+            ask_all(self.gather.readers, HeaderWord.COST_PPM, round(1e6 * rows[0].lost_share))
+            ask_all(self.gather.readers, HeaderWord.NUM_EVENTS, number)
+            ask_all(self.gather.readers, HeaderWord.COSTLY_RANK, rows[0].rank + 1)
 
     # Events -----------------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from takeup.papers.falcon.slowdowns import SHORTEST, SITES, IterationStream, draw_stream, truth_of
 from takeup.training.stragglers.remedy.restart import LINK_MINUTES
-from takeup.training.traces.slowdowns import SHORTEST, SITES, IterationStream, draw_stream, truth_of
 
 ONE_NODE, FOUR_NODES, AT_SCALE = SITES
 
