@@ -34,7 +34,7 @@ CHUNK = 0.04  # share of the budget that is used between two looks at the clock
 Used = Callable[[], float]  # the share of a time budget that is used
 
 # Rounds of prices until a share of the budget is used, then steps of search until another one.
-STAGES = ((6, 0.25, 16, 0.4), (60, 0.5, 300, 0.6), (120, 0.65, 300, 0.7))
+STAGES = ((6, 0.25, 16, 0.4), (60, 0.5, 300, 0.6), (240, 0.65, 1_000, 0.7))
 
 
 def unlimited() -> float:
