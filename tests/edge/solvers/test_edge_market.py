@@ -41,6 +41,43 @@ def test_every_round_of_prices_proves_a_bound(instance: Instance) -> None:
     assert bounds_j[-1] >= best_j * (1 - 1e-9)
 
 
+@given(instance=optioned_instances(most_devices=6, most_subcarriers=5))
+@settings(max_examples=25, deadline=None)
+def test_windows_priced_one_by_one_and_divided_plans_keep_the_bound_valid(instance: Instance) -> None:
+    if instance.num_devices == 0:
+        return
+    best_j = Exact().allocate(instance).worth_j
+    market = Market(instance)
+    market.improve_prices(5)
+    listed, bounds_j = market.list_windows(), [market.bound_j]
+    for _ in range(12):
+        market.improve_prices(2)
+        market.bound_by_whole_runs(2)
+        market.split(5, 1)
+        bounds_j.append(market.bound_j)
+
+    assert listed == (instance.contiguous and not instance.radio.modulations)
+    assert bounds_j == sorted(bounds_j, reverse=True)
+    assert bounds_j[-1] >= best_j * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("number", "most"), [(72, 0.05), (90, 0.15)])
+def test_two_devices_that_need_most_of_the_band_do_not_both_count(number: int, most: float) -> None:
+    market = Market(library_cell(number))
+    for _ in range(3):
+        market.improve_prices(60)
+        market.use_prices()
+        market.improve_plan(100)
+    before = market.gap_share
+    market.list_windows()
+    market.improve_prices(60)
+    for _ in range(25):
+        market.split(80, 20)
+
+    assert before > 0.2
+    assert market.gap_share < most
+
+
 @pytest.mark.parametrize("num_cores", [1, 2, 4])
 def test_whole_schedules_sharpen_the_bound_and_keep_it_valid(num_cores: int) -> None:
     sharper = 0
@@ -173,7 +210,7 @@ def every_order(jobs: Jobs) -> float:
 def test_no_order_of_runs_earns_more_than_the_best_schedule(seed: int, count: int) -> None:
     random = np.random.default_rng(seed)
     earned_j = np.cumsum(random.uniform(0, 1, (count, 80)) * (random.random((count, 80)) < 0.1), axis=1)
-    jobs = Jobs(earned_j, EDGES_S, random.uniform(0.5, 8.0, count), random.uniform(0.3, 4.0, count))
+    jobs = Jobs(earned_j, EDGES_S, random.uniform(0.5, 8.0, count), random.uniform(0.3, 4.0, count), np.zeros(count))
     found_j = whole_runs_bound(jobs, 1, 0.0, np.zeros(count), 0.0, 1, 100_000)
     shortened_j = whole_runs_bound(jobs, 1, 0.0, np.zeros(count), 0.0, 1, 0)
 

@@ -26,6 +26,7 @@ NUM_TURNS, MOST_TURNS, HELPED = 4, 8, 0.97  # turns without and with a budget; t
 SPLIT_ROUNDS, MOST_SPLITS = 80, 400  # of prices and steps of search; without a budget splits end when one helps little
 FEW_SUBCARRIERS = 40  # up to which columns are generated
 NUM_SCHEDULES, MOST_SCHEDULES = 40, 150  # rounds of prices for whole schedules, without and with a budget
+WINDOWS = 50  # rounds of prices that take as long as the first one with all windows
 PREPARATION = 20  # rounds of prices that take as long as the first one of these
 FIRST_SHARE = 0.4  # of the budget, for quick plans
 CHUNK = 0.04  # share of the budget that is used between two looks at the clock
@@ -78,6 +79,10 @@ def _best(instance: Instance, used: Used, start: Allocation | None) -> Answer:
 
 def _longer(market: Market, used: Used) -> Answer:
     """The answer of all further steps."""
+    began = used()
+    market.improve_prices(1)
+    if used() + WINDOWS * (used() - began) < FIRST_SHARE and market.list_windows():
+        market.aim_again()
     _improve(market, used, STAGES[1:])
     if used() > STAGES[-1][-1]:
         _spend(market.improve_plan, MOST_STEPS, used, 0.8)

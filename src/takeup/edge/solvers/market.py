@@ -17,7 +17,8 @@ from takeup.edge.solvers.compiled.uplinks import CHANNEL, DEVICE, CellArrays, Up
 from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 
 NUM_SLOTS, NUM_FINE_SLOTS = 64, 400
-MOST_NODES = 20_000
+MOST_NODES, MOST_WINDOWS = 20_000, 8_000_000
+PART_ROUNDS = 20  # of whole schedules, for a part of the plans
 FIRST_SHARES = (0.03, 0.1, 0.0)  # of what all devices could save: prices of all subcarriers for the first plans
 FIRST_PRICES = 0.3  # of the worth of the first plan: all subcarriers together, and all CPU time together
 NEXT_AIM = 0.05  # of the difference between bound and plan
@@ -60,6 +61,7 @@ class Market:
         self._bound_j = np.inf
         self._parts: list[_Part] = []
         self._runs: tuple[Jobs, Floats, float] | None = None
+        self._runs_help = False
 
     def _first_plans(self) -> None:
         """The plan there is, with all devices that still fit, at some prices."""
@@ -90,6 +92,8 @@ class Market:
             np.full(num_devices, np.nan),
             np.zeros(num_devices),
             np.zeros(num_devices, np.int64),
+            np.full(num_devices, -np.inf),
+            np.full(num_devices, np.inf),
         )
 
     @property
@@ -117,6 +121,14 @@ class Market:
         """Rounds of better prices."""
         self._ascent.known_j[0] = self.worth_j
         descend(self._up, self._options, self._time, self._ascent, self.instance.num_cores, num_rounds, 1.0)
+
+    def list_windows(self) -> bool:
+        """From now on groups of neighbours are priced one by one, if rates are Shannon's and they are not too many."""
+        num_devices, count = self._up.logs.shape
+        shape = (num_devices, 1 + int(self._options.span.max(initial=0)), count * (count + 1) // 2)
+        if self._up.contiguous and len(self._up.rates) == 0 and np.prod(shape) <= MOST_WINDOWS:
+            self._options = self._options._replace(windows_j=np.full(shape, np.nan))
+        return len(self._options.windows_j) > 0
 
     def aim_again(self) -> None:
         """The next rounds make larger steps again, after they have become small."""
@@ -148,20 +160,24 @@ class Market:
     def split(self, num_rounds: int, num_steps: int) -> bool:
         """Divide the plans with the largest bound into those with a device and those without; False if that is over.
 
-        Prices are improved for both parts, and the search looks for a plan in them; the largest bound of all parts
-        holds for all plans.
+        Where no device is undecided, plans are divided by the start of a device: before a moment, or after. Prices
+        are improved for both parts, and the search looks for a plan in them; the largest bound of all parts holds for
+        all plans.
         """
         parts = self._parts or [_Part(self.bound_j, self._ascent)]
         at = max(range(len(parts)), key=lambda place: parts[place].bound_j)
-        device = self._undecided(parts[at].ascent)
-        if device < 0:
+        whole, divisions = parts[at], self._divisions(parts[at].ascent)
+        if not divisions:
             return False
-        whole = parts.pop(at)
-        for must in (1, -1):
+        parts.pop(at)
+        for name, device, value in divisions:
             ascent = _restarted(whole.ascent, NEXT_AIM * (whole.bound_j - self.worth_j), self.worth_j)
-            ascent.must[device] = must
+            getattr(ascent, name)[device] = value
             descend(self._up, self._options, self._time, ascent, self.instance.num_cores, num_rounds, 1.0)
-            parts.append(_Part(min(whole.bound_j, float(ascent.bound_j[0]) * (1 + ROUNDING)), ascent))
+            bound_j = min(whole.bound_j, float(ascent.bound_j[0]) * (1 + ROUNDING))
+            if self._runs_help and bound_j > self.worth_j:
+                bound_j = min(bound_j, self._runs_bound(self._whole_runs(ascent), PART_ROUNDS))
+            parts.append(_Part(bound_j, ascent))
             if parts[-1].bound_j > self.worth_j:
                 self.use_prices(ascent)
                 self.improve_plan(num_steps)
@@ -169,17 +185,26 @@ class Market:
         self.lower_bound_to(max(part.bound_j for part in parts))
         return True
 
-    def _undecided(self, ascent: Ascent) -> int:
-        """The device that takes most at the best prices and is nearly indifferent; -1 if there is none."""
+    def _divisions(self, ascent: Ascent) -> list[tuple[str, int, float]]:
+        """By the device that takes most at the best prices and is nearly indifferent, or by the start of one."""
         descend(self._up, self._options, self._time, ascent, self.instance.num_cores, 0, SLACK)
         count, edges_s = self._up.logs.shape[1], self.edges_s
         starts_s, ends_s = ascent.start_s[:, None], (ascent.start_s + self.instance.run_s)[:, None]
         inside_s = np.maximum(0.0, np.minimum(ends_s, edges_s[1:]) - np.maximum(starts_s, edges_s[:-1]))
         share = np.nan_to_num(inside_s) / (self.instance.num_cores * (edges_s[1] - edges_s[0]))
-        taken_j = ascent.groups @ ascent.best[:count] + share @ ascent.best[count:]
+        run_j = share @ ascent.best[count:]
+        taken_j = ascent.groups @ ascent.best[:count] + run_j
         is_open = (ascent.must == 0) & ~np.isnan(ascent.start_s) & (taken_j > 0)
-        scores = np.where(is_open, taken_j - np.abs(ascent.margin_j), -np.inf)
-        return int(np.argmax(scores)) if is_open.any() else -1
+        if is_open.any():
+            device = int(np.argmax(np.where(is_open, taken_j - np.abs(ascent.margin_j), -np.inf)))
+            return [("must", device, 1), ("must", device, -1)]
+        from_s = np.maximum(ascent.from_s, self._time.starts_s[:, 0])
+        spare_s = np.minimum(ascent.until_s, self._time.starts_s[:, -1]) - from_s
+        spare_s[(ascent.must < 0) | (spare_s <= edges_s[1] - edges_s[0])] = 0.0
+        device = int(np.argmax(run_j * spare_s))
+        middle_s = from_s[device] + 0.5 * spare_s[device]
+        is_over = run_j[device] * spare_s[device] <= 0
+        return [] if is_over else [("until_s", device, middle_s), ("from_s", device, middle_s)]
 
     def lower_bound_to(self, bound_j: float | None) -> None:
         """Take over a bound that was proven elsewhere, if there is one."""
@@ -190,23 +215,31 @@ class Market:
         instance = self.instance
         if not (instance.run_s > (self.edges_s[-1] - self.edges_s[0]) / NUM_FINE_SLOTS).all():
             return
-        self._runs = self._runs or self._whole_runs()
-        jobs, device_j, fixed_j = self._runs
-        found_j = whole_runs_bound(jobs, instance.num_cores, fixed_j, device_j, self.worth_j, num_rounds, MOST_NODES)
+        self._runs = self._runs or self._whole_runs(self._ascent)
+        found_j = self._runs_bound(self._runs, num_rounds)
+        self._runs_help |= found_j < self.bound_j
         self.lower_bound_to(found_j)
 
-    def _whole_runs(self) -> tuple[Jobs, Floats, float]:
+    def _runs_bound(self, runs: tuple[Jobs, Floats, float], num_rounds: int) -> float:
+        jobs, device_j, fixed_j = runs
+        num_cores = self.instance.num_cores
+        return float(whole_runs_bound(jobs, num_cores, fixed_j, device_j, self.worth_j, num_rounds, MOST_NODES))
+
+    def _whole_runs(self, ascent: Ascent) -> tuple[Jobs, Floats, float]:
         """What starts earn at the best prices of subcarriers, prices of devices, and the sum of the former."""
         instance = self.instance
         edges_s = np.linspace(self.edges_s[0], self.edges_s[-1], NUM_FINE_SLOTS + 1)
-        descend(self._up, self._options, self._time, self._ascent, instance.num_cores, 0, 1.0)
-        prices_j, _ = self.prices_j
+        descend(self._up, self._options, self._time, ascent, instance.num_cores, 0, 1.0)
+        prices_j = ascent.best[: self._up.logs.shape[1]]
         latest_s = instance.deadlines_s - instance.run_s
         earned_j = earnings(self._up, self._options, prices_j, edges_s, latest_s)
-        by_deadline = np.argsort(-instance.deadlines_s, kind="stable")  # schedules are made from their ends
-        rows = by_deadline[earned_j[by_deadline].max(axis=1) > 0]
-        jobs = Jobs(earned_j[rows], edges_s, instance.deadlines_s[rows], instance.run_s[rows])
-        return jobs, np.maximum(0.0, self._ascent.margin_j[rows]), float(prices_j.sum())
+        earned_j[(ascent.from_s[:, None] > edges_s[1:]) | (ascent.must < 0)[:, None]] = 0.0
+        due_s = np.minimum(instance.deadlines_s, ascent.until_s + instance.run_s)
+        by_deadline = np.argsort(-due_s, kind="stable")  # schedules are made from their ends
+        rows = by_deadline[(earned_j.max(axis=1) > 0)[by_deadline]]
+        least_j = np.where(ascent.must[rows] > 0, -np.inf, 0.0)
+        jobs = Jobs(earned_j[rows], edges_s, due_s[rows], instance.run_s[rows], least_j)
+        return jobs, np.maximum(least_j, ascent.margin_j[rows]), float(prices_j.sum())
 
     def answer(self, policy: str) -> Answer:
         """The best plan, with the bound and what one more subcarrier and core would be worth."""
@@ -307,7 +340,7 @@ def _core_time(instance: Instance, latest_s: Floats) -> CoreTime:
 def _without_empty(options: Options) -> Options:
     """The same in arrays that are as wide as the longest row."""
     width = max(1, int(options.num.max(initial=0)))
-    return options._replace(**{name: getattr(options, name)[:, :width].copy() for name in Options._fields[1:]})
+    return options._replace(**{name: getattr(options, name)[:, :width].copy() for name in Options._fields[1:-1]})
 
 
 def _by_floor(options: Options, prices_j: Floats, contiguous: bool) -> Options:

@@ -15,19 +15,23 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
-from takeup.edge.solvers.compiled.dual import Options, modulated_cost, shannon_cost
+from takeup.edge.solvers.compiled.dual import Options, option_cost
 from takeup.edge.solvers.compiled.uplinks import Uplinks, selection
 
 PATIENCE, NEARER = 6, 0.6  # as for the prices in `dual`
 
 
 class Jobs(NamedTuple):
-    """What a device earns at most if it starts in a slot, without its own price; deadlines and runs."""
+    """What a device earns at most if it starts in a slot, without its own price; deadlines and runs.
+
+    Prices of devices are at least `least_j`: zero, or -inf for devices that every plan in question has.
+    """
 
     earned_j: Floats
     edges_s: Floats
     due_s: Floats
     run_s: Floats
+    least_j: Floats
 
 
 @kernel
@@ -41,10 +45,7 @@ def earnings(up: Uplinks, options: Options, prices: Floats, edges_s: Floats, lat
         for at in range(options.num[device]):
             if options.floor_j[device, at] >= each.worth_j:
                 continue
-            if options.ratio[device, at] > 0.0:
-                cost_j = modulated_cost(up, options, device, at, prices, each.worth_j, chosen, group)
-            else:
-                cost_j = shannon_cost(up, options, device, at, prices, chosen, group)
+            cost_j = option_cost(up, options, device, at, prices, each.worth_j, chosen, group)
             gain_j = each.worth_j - max(cost_j, options.floor_j[device, at])
             for slot in range(num_slots - 1, -1, -1):
                 limit_s = min(edges_s[slot + 1], latest_s[device]) - each.release_s
@@ -157,13 +158,13 @@ def whole_runs_bound(
         for job in range(num):
             excess = num_cores * counts[job] - 1.0
             direction[job] = excess + 0.5 * direction[job]
-            if device_j[job] <= 0.0:
+            if device_j[job] <= jobs.least_j[job]:
                 direction[job] = max(0.0, direction[job])
             norm += direction[job] ** 2
         if norm <= 0.0:
             break
         step = (bound_j - max(known_j, least_j - aim_j)) / norm
         for job in range(num):
-            device_j[job] = max(0.0, device_j[job] + step * direction[job])
+            device_j[job] = max(jobs.least_j[job], device_j[job] + step * direction[job])
     device_j[:] = best_prices
     return least_j

@@ -9,9 +9,10 @@ least
     f(a) = a ln(a g) - a + 1/g   where a g > 1,   otherwise 0,
 
 which is concave in t, so least at an end of the span. The best level is about the one at which the group carries the
-bits by the end of the span; it is kept for the next prices, which are near these. With modulations an option is a
-modulation and a size, so the time is known. An option is evaluated only if a floor on its cost, with the best channels
-and the cheapest subcarriers, could beat the best one so far.
+bits by the end of the span; it is kept for the next prices, which are near these. Groups of neighbours can have their
+own energies instead, which exclude mixtures of wide and narrow ones. With modulations an option is a modulation and a
+size, so the time is known. An option is evaluated only if a floor on its cost, with the best channels and the cheapest
+subcarriers, could beat the best one so far.
 
 Prices follow the excess of what devices take over what there is, by a step that would lead to a target below the best
 bound if the bound were straight; the target comes nearer whenever the bound stops falling.
@@ -29,6 +30,7 @@ from takeup.edge.solvers.compiled.uplinks import (
     Uplinks,
     best_window,
     carried_by,
+    collect,
     next_level,
     select,
     selection,
@@ -53,7 +55,8 @@ FIRST_AIM = 0.1  # of the worth of a known plan
 class Options(NamedTuple):
     """The options of every device: span of upload times, sizes, needed ratio (0: Shannon's), and a floor on the energy.
 
-    The last two are what was best at the last prices.
+    `level` and `power_price` are what was best at the last prices. `windows_j[device, span]` has the energies of all
+    groups of neighbours by their first and last one, nan if not yet known; it is empty if they are not to be listed.
     """
 
     num: Ints
@@ -65,6 +68,8 @@ class Options(NamedTuple):
     floor_j: Floats
     level: Floats
     power_price: Floats
+    span: Ints
+    windows_j: Floats
 
 
 class CoreTime(NamedTuple):
@@ -77,9 +82,9 @@ class CoreTime(NamedTuple):
 class Ascent(NamedTuple):
     """Prices now and best, direction and scale; a row of `takes` for every device: its group, start and upload limit.
 
-    `must` is 1 for devices that every plan in question has, -1 for those that none has, and 0 for all others.
-    `margin_j` is what a device would gain beyond its worth at the last prices, below zero for those that stay out.
-    `bound_j`, `aim_j`, `known_j` and `stale` are single numbers in arrays.
+    `must` is 1 for devices that every plan in question has, -1 for those that none has, and 0 for all others; runs
+    start between `from_s` and `until_s`. `margin_j` is what a device would gain beyond its worth at the last prices,
+    below zero for those that stay out. `bound_j`, `aim_j`, `known_j` and `stale` are single numbers in arrays.
     """
 
     prices: Floats
@@ -95,6 +100,8 @@ class Ascent(NamedTuple):
     start_s: Floats
     limit_s: Floats
     must: Ints
+    from_s: Floats
+    until_s: Floats
 
 
 # Options --------------------------------------------------------------------------------------------------------------
@@ -117,6 +124,8 @@ def list_options(up: Uplinks, latest_s: Floats, worth_j: Floats) -> Options:
         np.empty(shape),
         np.zeros(shape),
         np.zeros(shape),
+        np.zeros(shape, np.int64),
+        np.empty((0, 0, 0)),
     )
     _fill_options(up, options, latest_s, worth_j, num_spans, least_sizes)
     return options
@@ -158,6 +167,7 @@ def _list_spans(
                     sum_logs += up.logs[device, order[rank]]
                 at = _add(options, device, first_s * ratio**span, end_s, size, most > size, 0.0, floor_j)
                 level = (up.need[device] / end_s - sum_logs) / size
+                options.span[device, at] = span
                 options.level[device, at] = max(level, 1e-3 - up.logs[device, order[0]])
 
 
@@ -285,6 +295,51 @@ def modulated_cost(
     return best_j
 
 
+@inner
+def window_cost(
+    up: Uplinks, options: Options, device: int, at: int, prices: Floats, most_j: float, chosen: Selection, group: Bools
+) -> float:
+    """The cost of the best window, `most_j` if none costs less; a class of sizes ends where the next one begins."""
+    num, span, size = len(prices), options.span[device, at], options.size[device, at]
+    most, best_j, best_first, best_end, before_j = num, most_j, 0, 0, 0.0
+    if at + 1 < options.num[device] and options.span[device, at + 1] == span:
+        most = options.size[device, at + 1] - 1
+    least_j, end_s = options.floor_j[device, at], options.end_s[device, at]
+    for index in range(size - 1):
+        before_j += prices[index]
+    for first in range(num - size + 1):
+        price_j, row = before_j, first * num - first * (first + 1) // 2
+        for last in range(first + size - 1, min(num, first + most)):
+            price_j += prices[last]
+            if price_j + least_j >= best_j:
+                break
+            energy_j = options.windows_j[device, span, row + last]
+            if np.isnan(energy_j):
+                chosen.members[:] = False
+                chosen.members[first : last + 1] = True
+                count = collect(up, device, chosen.members, chosen.places)
+                energy_j = upload_cost(up.cell, device, chosen.places, count, end_s)
+                options.windows_j[device, span, row + last] = energy_j
+            if price_j + energy_j < best_j:
+                best_j, best_first, best_end = price_j + energy_j, first, last + 1
+        before_j += prices[first + size - 1] - prices[first] if first + size <= num else 0.0
+    group[:] = False
+    group[best_first:best_end] = True
+    return best_j
+
+
+@inner
+def option_cost(
+    up: Uplinks, options: Options, device: int, at: int, prices: Floats, most_j: float, chosen: Selection, group: Bools
+) -> float:
+    """What an option costs at least, with its group; above `most_j` any number that is not below."""
+    if options.ratio[device, at] > 0.0:
+        return modulated_cost(up, options, device, at, prices, most_j, chosen, group)
+    if len(options.windows_j) > 0:
+        return window_cost(up, options, device, at, prices, most_j, chosen, group)
+    return shannon_cost(up, options, device, at, prices, chosen, group)
+
+
 # What CPU time costs --------------------------------------------------------------------------------------------------
 
 
@@ -302,12 +357,14 @@ def _run_price(time: CoreTime, omega: Floats, start_s: float, run_s: float) -> f
 
 
 @inner
-def _price_starts(time: CoreTime, omega: Floats, device: int, run_s: float, least_j: Floats, places: Ints) -> None:
-    """For every start, the least price of a run from there on, and where that is."""
+def _price_starts(
+    time: CoreTime, omega: Floats, device: int, run_s: float, until_s: float, least_j: Floats, places: Ints
+) -> None:
+    """For every start, the least price of a run from there on until `until_s`, and where that is."""
     best_j, best = np.inf, 0
     for at in range(len(least_j) - 1, -1, -1):
         price_j = _run_price(time, omega, time.starts_s[device, at], run_s)
-        if price_j < best_j:
+        if price_j < best_j and time.starts_s[device, at] <= until_s:
             best_j, best = price_j, at
         least_j[at], places[at] = best_j, best
 
@@ -377,21 +434,22 @@ def _bound_at(up: Uplinks, options: Options, time: CoreTime, ascent: Ascent, sla
         count = options.num[device]
         if count == 0 or ascent.must[device] < 0:
             continue
-        _price_starts(time, omega, device, each.run_s, least_j, places)
+        last_s = ascent.until_s[device]
+        _price_starts(time, omega, device, each.run_s, last_s, least_j, places)
         for at in range(count):
-            cpu_j[at], starts_s[at] = _cheapest_from(
-                time, omega, device, each.run_s, each.release_s + options.begin_s[device, at], least_j, places
-            )
+            first_s = max(each.release_s + options.begin_s[device, at], ascent.from_s[device])
+            cpu_j[at], starts_s[at] = _cheapest_from(time, omega, device, each.run_s, first_s, least_j, places)
+            if first_s > last_s:
+                cpu_j[at] = np.inf
+            elif last_s < np.inf and _run_price(time, omega, last_s, each.run_s) < cpu_j[at]:
+                cpu_j[at], starts_s[at] = _run_price(time, omega, last_s, each.run_s), last_s
             floors_j[at] = options.floor_j[device, at] + cheapest_j[options.size[device, at]] + cpu_j[at]
         best_j = slack * each.worth_j if ascent.must[device] == 0 else np.inf
         while True:
             at = int(np.argmin(floors_j[:count]))
             if floors_j[at] >= best_j:
                 break
-            if options.ratio[device, at] > 0.0:
-                cost_j = modulated_cost(up, options, device, at, prices, best_j - cpu_j[at], chosen, group)
-            else:
-                cost_j = shannon_cost(up, options, device, at, prices, chosen, group)
+            cost_j = option_cost(up, options, device, at, prices, best_j - cpu_j[at], chosen, group)
             cost_j = max(cost_j + cpu_j[at], floors_j[at])
             floors_j[at] = np.inf
             if cost_j < best_j:
@@ -401,6 +459,7 @@ def _bound_at(up: Uplinks, options: Options, time: CoreTime, ascent: Ascent, sla
         ascent.margin_j[device] = each.worth_j - best_j
         if best_j < each.worth_j or ascent.must[device] > 0:
             total_j += each.worth_j - best_j
+        if not np.isnan(ascent.start_s[device]):
             _take(up, time, ascent, device, taken, num_cores)
     return float(total_j)
 
