@@ -150,7 +150,7 @@ class _LiveRun:
         """What was decided, what the cluster looks like now, and what went wrong."""
         counters, scenario = self.loop.counters, self.scenario
         if counters.num_rounds and counters.num_rounds == counters.num_failed_rounds:
-            raise BadInput(f"not one of {counters.num_rounds} rounds went well: {self.problems[0]}")
+            raise BadInput(f"not one of {counters.num_rounds} rounds went well: {self.problems[-1]}")
         states = () if self.watched.last is None else (views.state_table(self.watched.last),)
         tables = (views.counts_table(self.diary), views.decisions_table(self.diary), *states, *self.days)
         skipped = getattr(self.engine, "skipped", {})
