@@ -25,6 +25,9 @@ class Scheduler(Protocol):
     def name(self) -> str:
         """What reports call it."""
 
+    def learn(self, pool: str, begun_s: float, hourly_gpus: Sequence[float]) -> None:
+        """Take over the demand of past hours, the first of which began at `begun_s`; all must be over by now."""
+
     def decide(self, state: State) -> Sequence[Decision]:
         """What to do now, each decision with its reason, in the order in which to carry them out."""
 

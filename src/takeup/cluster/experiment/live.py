@@ -14,12 +14,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from takeup.cluster.contract import ClusterEngine
+from takeup.cluster.contract import ClusterEngine, Scheduler
 from takeup.cluster.engines import find_engine
 from takeup.cluster.experiment.replays import scheduler_of
 from takeup.cluster.experiment.scenario import DAY_S, ClusterScenario, hourly_demand, report_on
 from takeup.cluster.model import Decision, State, Workload
-from takeup.cluster.policies.rule_based import RuleBasedScheduler
 from takeup.cluster.report import live as views
 from takeup.cluster.report.outcomes import schedulers_table
 from takeup.cluster.simulate import replay
@@ -88,7 +87,7 @@ class _LiveRun:
     clock: Clock = field(init=False)
     engine: Any = field(init=False)
     watched: _ObservedEngine = field(init=False)
-    scheduler: RuleBasedScheduler = field(init=False)
+    scheduler: Scheduler = field(init=False)
     loop: ControlLoop[State, Decision] = field(init=False)
     diary: views.DecisionLog = field(default_factory=views.DecisionLog, init=False)
     problems: list[str] = field(default_factory=list, init=False)

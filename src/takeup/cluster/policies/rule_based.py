@@ -120,7 +120,7 @@ class RuleBasedScheduler:
         self.rules = SchedulerRules._make(kind(value) for kind, value in zip(kinds, self.rules, strict=True))
 
     def learn(self, pool: str, begun_s: float, hourly_gpus: Sequence[float]) -> None:
-        """Take over the demand of past hours, the first of which began at `begun_s`; all must be over by now."""
+        """Take over the demand of past hours, instead of what was known of this pool."""
         hours = [Counter({"": gpus}) for gpus in hourly_gpus]
         self._memories[pool] = PoolHistory(begun_s, hours=hours, organisations={"": None})
 
