@@ -243,7 +243,7 @@ def test_metrics_that_cannot_be_written_are_told_once_and_stop_nothing(
 
 
 def test_a_forecast_begins_with_what_accounting_knows(stub: Callable[..., type[StubEngine]]) -> None:
-    promised = []
+    promised: list[str] = []
     for kind in (BusyEngine, ForgetfulEngine):
         stub(kind)
         told: list[str] = []

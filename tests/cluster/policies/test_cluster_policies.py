@@ -160,7 +160,7 @@ def test_a_clock_that_goes_backwards_teaches_nothing() -> None:
 
 
 def test_hours_before_the_first_look_are_part_of_the_history() -> None:
-    asked = []
+    asked: list[Evidence] = []
 
     class Source:
         def quota(self, pool: str, evidence: Evidence) -> Quota:
