@@ -129,21 +129,32 @@ def test_lost_work_is_compared_at_no_longer_waiting_with_the_best_stock_system()
     )
     frontier = {0.0: metrics(wait_s=900.0, lost_gpu_s=0.0), 10.0: metrics(lost_gpu_s=40.0), 30.0: metrics(wait_s=50.0)}
     frontier[30.0] = replace(frontier[30.0], lost_gpu_s=60.0)
-    lost, at_zero = fifo.frontier_checks(EXPECTED, known, frontier)  # type: ignore[arg-type]
+    lost, evictions, spot, at_zero = fifo.frontier_checks(EXPECTED, known, frontier)  # type: ignore[arg-type]
 
     assert lost.ours == pytest.approx(50.0)
     assert "under slurm" in lost.why
+    assert (evictions.holds, spot.holds) == (True, True)
     assert at_zero.ours == pytest.approx(0.0)
 
 
-def test_the_headline_is_against_the_best_baseline() -> None:
-    names = [*BASELINES, *(f"{name}_published" for name in BASELINES), "kube", "slurm", "gfs"]
-    load = KnownLoad("x", **dict.fromkeys(names, metrics(eviction=0.2)) | {"kube": metrics(eviction=0.05)})
-    check = loads._over_best(EXPECTED, [load], "spot eviction rate")  # type: ignore[list-item]
+def test_where_every_price_waits_longer_nothing_is_lower() -> None:
+    known = KnownLoad("high", kube=metrics(lost_gpu_s=100.0), slurm=metrics(lost_gpu_s=80.0), fifo=metrics())
+    frontier = {0.0: metrics(wait_s=900.0), 10.0: metrics(wait_s=101.0)}
+    lost, _, spot, _ = fifo.frontier_checks(EXPECTED, known, frontier)  # type: ignore[arg-type]
 
-    assert check.ours == pytest.approx(-300.0)
-    assert not check.holds
-    assert check.why == "the best is kube at x load"
+    assert (lost.ours, lost.holds) == (0.0, False)
+    assert not spot.holds
+
+
+def test_a_baseline_must_be_matched_in_waits_and_lost_work_by_one_price() -> None:
+    """Chronus loses nothing, and price 0 neither; kube waits as long as price 10, and loses less."""
+    names = ["fifo", *BASELINES, *(f"{name}_published" for name in BASELINES), "kube", "slurm"]
+    slow, fast = metrics(wait_s=900.0, lost_gpu_s=0.0), metrics(wait_s=100.0, lost_gpu_s=40.0)
+    known = dict.fromkeys(names, fast) | {"chronus": slow, "kube": replace(fast, lost_gpu_s=39.0)}
+    check = fifo.undercut(EXPECTED, KnownLoad("x", **known), {0.0: slow, 10.0: fast})  # type: ignore[arg-type]
+
+    assert (check.ours, check.holds) == (1, False)
+    assert check.why == "of 11: kube"
 
 
 def test_the_benefit_is_priced_by_what_the_paper_prints() -> None:

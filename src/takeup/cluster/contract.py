@@ -25,6 +25,9 @@ class Scheduler(Protocol):
     def name(self) -> str:
         """What reports call it."""
 
+    def learn(self, pool: str, begun_s: float, hourly_gpus: Sequence[float]) -> None:
+        """Take over the demand of past hours, the first of which began at `begun_s`; all must be over by now."""
+
     def decide(self, state: State) -> Sequence[Decision]:
         """What to do now, each decision with its reason, in the order in which to carry them out."""
 
@@ -53,8 +56,9 @@ class Evidence:
     `hourly_demand[hour, organisation]` is the peak of each full hour since time 0; `demand_now` is the peak of the
     current hour so far. `num_kept` and `num_broken` count promises whose hours are over and those that an eviction
     broke, each once, since the previous query. `hourly_high_nodes` is the peak number of nodes with high-priority jobs
-    in each of these hours, empty where it was not counted, and `high_nodes_now` that of the current one. An array is a
-    view that may change later: copy what you keep.
+    in each of these hours, empty where it was not counted, and `high_nodes_now` that of the current one. `coefficient`
+    is that of the quota in force: a source that begins goes on from it. An array is a view that may change later: copy
+    what you keep.
     """
 
     now_s: float
@@ -72,6 +76,7 @@ class Evidence:
     num_nodes: int = 0
     high_nodes_now: float = 0.0
     hourly_high_nodes: Floats = field(default_factory=lambda: np.zeros(0))
+    coefficient: float = 1.0
 
 
 class QuotaSource(Protocol):

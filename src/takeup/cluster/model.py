@@ -122,12 +122,14 @@ class Eviction:
 class Quota:
     """How many GPUs of a pool guaranteed spot jobs may hold, by the hours that are promised.
 
-    `demand_below_gpus` is what high-priority demand stays under for the shortest of them, if it came from a forecast.
+    `demand_below_gpus` is what high-priority demand stays under for the shortest of them, if it came from a forecast;
+    `coefficient` is the safety coefficient it was corrected by.
     """
 
     pool: str
     gpus_by_hours: Mapping[float, float]
     demand_below_gpus: float | None = field(default=None, compare=False)
+    coefficient: float = field(default=1.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

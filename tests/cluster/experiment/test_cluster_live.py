@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from cluster.cluster_outcomes import HOUR_S, two_pools
@@ -62,11 +65,30 @@ class WatchingEngine(StubEngine):
 
 
 class RememberingEngine(StubEngine):
-    """Knows what ran in the last day."""
+    """Knows what ran in the last day, and in the last four weeks."""
 
     def past(self, begin: datetime, end: datetime) -> tuple[Workload, Counter[str]]:
-        assert (end - begin).total_seconds() == 86_400
+        assert (end - begin).total_seconds() in {86_400, 28 * 86_400}
         return two_pools(), Counter()
+
+
+class BusyEngine(StubEngine):
+    """Four of its eight GPUs were in use for the last four weeks, by jobs of high priority."""
+
+    def past(self, begin: datetime, end: datetime) -> tuple[Workload, Counter[str]]:
+        long_s = (end - begin).total_seconds()
+        node, job = ([0], [8]), ([Kind.HIGH], [0], [0], [4.0], [1], [0.0], [long_s], [1.0], [3600.0])
+        return Workload("past", ("a",), ("us",), *map(np.array, (*node, *job))), Counter()
+
+    def observe(self) -> State:
+        return replace(super().observe(), now_s=time.time())
+
+
+class ForgetfulEngine(BusyEngine):
+    """Has no accounting."""
+
+    def past(self, begin: datetime, end: datetime) -> tuple[Workload, Counter[str]]:
+        raise TakeupError("sacct: no accounting storage")
 
 
 @pytest.fixture
@@ -218,6 +240,18 @@ def test_metrics_that_cannot_be_written_are_told_once_and_stop_nothing(
 
     assert report.notes[0] == "5 rounds, 0 of them failed"
     assert sum("cannot write" in note for note in report.notes) == 1
+
+
+def test_a_forecast_begins_with_what_accounting_knows(stub: Callable[..., type[StubEngine]]) -> None:
+    promised: list[str] = []
+    for kind in (BusyEngine, ForgetfulEngine):
+        stub(kind)
+        told: list[str] = []
+        run(scenario(for_s=1.0), tell=told.append)
+        promised += [line for line in told if "promise in a" in line]
+    assert "4 GPUs for 4 h, 4 GPUs for 8 h" in promised[0]
+    assert "4 GPUs for 8 h" not in promised[1]
+    assert any("the forecast begins without history: sacct: no accounting storage" in line for line in told)
 
 
 def test_every_day_is_replayed_under_both_policies(stub: Callable[..., type[StubEngine]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -117,7 +119,7 @@ def look(memory: PoolHistory, state: State) -> None:
 
 
 def evidence_of(memory: PoolHistory, state: State) -> Evidence:
-    return memory.evidence(state, seen(state))
+    return memory.evidence(state, seen(state), 1.0)
 
 
 def test_the_memory_holds_the_most_demand_of_each_hour_and_counts_promises() -> None:
@@ -149,24 +151,39 @@ def test_a_promise_is_counted_once_and_not_after_its_hours() -> None:
     assert (evidence.num_kept, evidence.num_broken) == (1, 0)
 
 
-def test_the_memory_counts_the_nodes_on_which_high_priority_jobs_sit_hour_by_hour() -> None:
-    memory = PoolHistory(0.0)
-    wide, narrow = run(job("wide", HIGH, 2, workers=2), "n0", "n1"), run(job("narrow", HIGH, 2), "n1")
-    spot = run(job("s", SPOT, 4), "n0")
-    for now_s, runs in ((0, (wide, narrow, spot)), (1800, (narrow, spot)), (3700, (narrow, spot))):
-        look(memory, State(now_s, NODES, runs, ()))
-    evidence = evidence_of(memory, State(3700, NODES, (narrow, spot), ()))
-
-    assert evidence.hourly_high_nodes.tolist() == [2]
-    assert (evidence.high_nodes_now, evidence.num_nodes) == (1, 2)
-
-
 def test_a_clock_that_goes_backwards_teaches_nothing() -> None:
     memory = PoolHistory(0.0)
     look(memory, State(5000, NODES, (), ()))
     look(memory, State(100, NODES, (run(job("h", HIGH, 8), "n0"),), ()))
 
     assert evidence_of(memory, State(5000, NODES, (), ())).organisations == ()
+
+
+def test_hours_before_the_first_look_are_part_of_the_history() -> None:
+    asked: list[Evidence] = []
+
+    class Source:
+        def quota(self, pool: str, evidence: Evidence) -> Quota:
+            asked.append(evidence)
+            return Quota(pool, {1.0: 4.0})
+
+    scheduler = find_policy("gfs", Source())
+    scheduler.learn("a100", 10_000.0, [3.0, 5.0])
+    now_s = 10_000.0 + 3 * 3600
+    state = State(now_s, NODES, (run(job("h", HIGH, 8), "n1"),), (), {"a100": Quota("a100", {1.0: 4.0}, None, 1.7)})
+    scheduler.decide(state)
+    scheduler.decide(replace(state, now_s=now_s + 3600))
+
+    assert asked[0].hourly_demand.sum(axis=1).tolist() == [3.0, 5.0, 8.0]
+    assert asked[1].hourly_demand.sum(axis=1).tolist() == [3.0, 5.0, 8.0, 8.0]
+    assert [it.coefficient for it in asked] == [1.7, 1.7]
+
+
+def test_history_of_a_time_to_come_stops_nothing() -> None:
+    scheduler = find_policy("gfs", StaticQuota(0.25))
+    scheduler.learn("a100", 10_000.0, [3.0, 5.0])
+
+    assert scheduler.decide(State(0, NODES, (), (Waiting(job("s", SPOT, 8), 0.0),)))
 
 
 # No circles -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, nan
 
 import numpy as np
 import numpy.typing as npt
@@ -249,3 +249,12 @@ def test_a_job_without_gpus_gets_an_error(num_gpus: int, num_nodes: int) -> None
 def test_hours_that_cannot_be_promised_are_refused(hours: tuple[float, ...]) -> None:
     with pytest.raises(BadInput, match="above 0 and up to 23"):
         SpotQuota(hours=hours)
+
+
+def test_a_source_that_begins_goes_on_from_the_coefficient_in_force() -> None:
+    source = known()
+    quota = source.quota("A", replace(evidence(), coefficient=0.5))
+
+    assert quota.gpus_by_hours[1] == pytest.approx(33 / 2)
+    assert quota.coefficient == 0.5
+    assert [known().quota("A", replace(evidence(), coefficient=it)).coefficient for it in (99.0, nan)] == [4.0, 0.25]

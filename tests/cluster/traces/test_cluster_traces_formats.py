@@ -13,7 +13,6 @@ from takeup.cluster.traces import (
     LoadedTrace,
     TraceOptions,
     generate,
-    read_helios,
     read_openb,
     read_philly,
     read_trace,
@@ -155,7 +154,7 @@ def test_helios_virtual_clusters_are_organisations(tmp_path: Path) -> None:
         "3,u3,vcB,1,8,FAILED,2020-04-01 00:01:10,None,None,0\n"
         "4,u3,vcB,1,8,COMPLETED,2020-04-01 00:01:10,None,None,30\n"
     )
-    loaded = read_helios(tmp_path / "log.csv", TraceOptions(spot_organisations=("vcB",)))
+    loaded = read_philly(tmp_path / "log.csv", TraceOptions(spot_organisations=("vcB",)))
 
     work = loaded.workload
     assert work.organisations == ("vcA", "vcB")
@@ -195,7 +194,7 @@ def test_dates_are_read_from_parquet_too(tmp_path: Path) -> None:
     vc, ones = np.array(["a", "b"], np.object_), np.array([1, 2])
     write_table(tmp_path / "x.parquet", {"submit_time": when, "vc": vc, "gpu_num": ones, "duration": 60.0 * ones})
 
-    assert read_helios(tmp_path / "x.parquet").workload.job_submit_s.tolist() == [0, 120]
+    assert read_philly(tmp_path / "x.parquet").workload.job_submit_s.tolist() == [0, 120]
 
 
 def test_a_mistake_in_parquet_is_named_by_its_row(tmp_path: Path) -> None:

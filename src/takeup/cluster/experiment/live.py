@@ -17,7 +17,7 @@ from typing import Any
 from takeup.cluster.contract import ClusterEngine, Scheduler
 from takeup.cluster.engines import find_engine
 from takeup.cluster.experiment.replays import scheduler_of
-from takeup.cluster.experiment.scenario import DAY_S, ClusterScenario, report_on
+from takeup.cluster.experiment.scenario import DAY_S, ClusterScenario, hourly_demand, report_on
 from takeup.cluster.model import Decision, State, Workload
 from takeup.cluster.report import live as views
 from takeup.cluster.report.outcomes import schedulers_table
@@ -32,6 +32,7 @@ from takeup.errors import BadInput, MissingEngine, TakeupError
 Tell = Callable[[str], None]
 PERIOD_S = 1.0  # a job that waits for a GPU should not wait for us
 HEALTHY_S = 60.0  # a round may last so long
+HISTORY_H = 28 * 24  # hours of accounting that a forecast begins with
 JOURNALLED = {"slurm"}  # others keep in the cluster itself what must survive
 
 
@@ -86,6 +87,7 @@ class _LiveRun:
     clock: Clock = field(init=False)
     engine: Any = field(init=False)
     watched: _ObservedEngine = field(init=False)
+    scheduler: Scheduler = field(init=False)
     loop: ControlLoop[State, Decision] = field(init=False)
     diary: views.DecisionLog = field(default_factory=views.DecisionLog, init=False)
     problems: list[str] = field(default_factory=list, init=False)
@@ -97,10 +99,10 @@ class _LiveRun:
         scenario, self.clock = self.scenario, WallClock()
         self.engine = _engine(scenario)
         self.watched = _ObservedEngine(self.engine, self._write_metrics)
-        scheduler: Scheduler = scheduler_of(scenario, scenario.policies[0])
+        self.scheduler = scheduler_of(scenario, scenario.policies[0])
         period_s = scenario.period_s or PERIOD_S
         hear: dict[str, Any] = {"on_decision": self._hear, "on_problem": self._complain}
-        self.loop = ControlLoop(self.clock, self.watched, scheduler, period_s, dry_run=scenario.dry_run, **hear)
+        self.loop = ControlLoop(self.clock, self.watched, self.scheduler, period_s, dry_run=scenario.dry_run, **hear)
         if scenario.listen is not None:
             pages: dict[str, Page] = {"/metrics": lambda: (True, self.text), "/healthz": self._health}
             self.pages = PageServer(scenario.listen, pages | {"/readyz": self._readiness})
@@ -114,6 +116,7 @@ class _LiveRun:
 
     def _go(self) -> None:
         if hasattr(self.engine, "past"):
+            self._learn_history()
             self.clock.after(DAY_S, self._look_back)
         with suppress(KeyboardInterrupt):
             if hasattr(self.engine, "wait_for_change"):
@@ -146,7 +149,7 @@ class _LiveRun:
         """What was decided, what the cluster looks like now, and what went wrong."""
         counters, scenario = self.loop.counters, self.scenario
         if counters.num_rounds and counters.num_rounds == counters.num_failed_rounds:
-            raise BadInput(f"not one of {counters.num_rounds} rounds went well: {self.problems[0]}")
+            raise BadInput(f"not one of {counters.num_rounds} rounds went well: {self.problems[-1]}")
         states = () if self.watched.last is None else (views.state_table(self.watched.last),)
         tables = (views.counts_table(self.diary), views.decisions_table(self.diary), *states, *self.days)
         skipped = getattr(self.engine, "skipped", {})
@@ -187,6 +190,18 @@ class _LiveRun:
         """Whether the last round saw the cluster; one that stands by for a leader is ready too."""
         problem = self.watched.problem
         return not problem or "holds the lease" in problem, f"{problem or 'the cluster is known'}\n"
+
+    def _learn_history(self) -> None:
+        """Demand of the last weeks from accounting, so that a forecast does not begin again with every start."""
+        end = datetime.now().astimezone()
+        begin = end - timedelta(hours=HISTORY_H)
+        try:
+            workload, _ = self.engine.past(begin, end)
+        except TakeupError as error:
+            self._complain(f"the forecast begins without history: {error}")
+            return
+        for pool, gpus in zip(workload.pools, hourly_demand(workload, HISTORY_H - 1).T.tolist(), strict=True):
+            self.scheduler.learn(pool, begin.timestamp(), gpus)
 
     def _look_back(self) -> None:
         """Replay the last day under this policy and the other one; a failure is reported and ignored."""

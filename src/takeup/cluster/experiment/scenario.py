@@ -224,9 +224,12 @@ def window_of(scenario: ClusterScenario, workload: Workload) -> tuple[float, flo
     return from_s // HOUR_S * HOUR_S, to_s
 
 
-def hourly_demand(workload: Workload) -> npt.NDArray[np.float64]:
-    """`[hour, pool]`: the peak GPUs that high-priority jobs would hold in each hour if no job had to wait."""
-    num_hours = int(workload.job_submit_s[-1] // HOUR_S) + 1
+def hourly_demand(workload: Workload, num_hours: int = 0) -> npt.NDArray[np.float64]:
+    """`[hour, pool]`: the peak GPUs that high-priority jobs would hold in each hour if no job had to wait.
+
+    Without a number of hours, until the last job was submitted.
+    """
+    num_hours = num_hours or int(workload.job_submit_s[-1] // HOUR_S) + 1
     demand = np.zeros((num_hours, len(workload.pools)))
     high = workload.job_kind == Kind.HIGH
     for pool in range(len(workload.pools)):

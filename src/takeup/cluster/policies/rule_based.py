@@ -34,7 +34,6 @@ class PoolHistory:
     begun_s: float
     asked_s: float = -np.inf
     hours: list[Counter[str]] = field(default_factory=list)
-    high_nodes: list[int] = field(default_factory=list)
     organisations: dict[str, None] = field(default_factory=dict)
     promised: dict[str, tuple[float, float]] = field(default_factory=dict)  # when runs began, and their promises end
     looked_s: float = -np.inf
@@ -45,21 +44,21 @@ class PoolHistory:
         """Record the demand of this moment, and the outcome of promises since the last observation."""
         if state.now_s < self.looked_s:
             return  # a clock that goes backwards teaches nothing
-        demand, num_high = demand_of(snapshot), int(np.count_nonzero(snapshot.fleet.nodes["high_milli"]))
+        demand = demand_of(snapshot)
         self.organisations.update(dict.fromkeys(demand))
         hour = int((state.now_s - self.begun_s) // HOUR_S)
         while len(self.hours) <= min(hour, len(self.hours) + MOST_HOURS):
             self.hours.append(Counter(demand))
-            self.high_nodes.append(num_high)
         self.hours[-1] |= demand
-        self.high_nodes[-1] = max(self.high_nodes[-1], num_high)
         self._count_promises(state, snapshot)
         self.looked_s = state.now_s
 
     def _count_promises(self, state: State, snapshot: PoolSnapshot) -> None:
         jobs = snapshot.fleet.jobs
-        rows = np.flatnonzero((jobs["running"] == 1) & (jobs["grade"] == Grade.GUARANTEED))
-        starts_s, ends_s = jobs["start_s"][rows], (jobs["start_s"] + HOUR_S * jobs["guarantee_h"])[rows]
+        ends_s = jobs["start_s"] + HOUR_S * jobs["guarantee_h"]
+        is_live = (jobs["running"] == 1) & (jobs["grade"] == Grade.GUARANTEED) & (ends_s > state.now_s)
+        rows = np.flatnonzero(is_live)
+        starts_s, ends_s = jobs["start_s"][rows], ends_s[rows]
         names = [snapshot.jobs[row].id for row in rows.tolist()]
         runs = dict(zip(names, zip(starts_s.tolist(), ends_s.tolist(), strict=True), strict=True))
         evicted = {it.job_id: it.when_s for it in state.evictions if it.when_s > self.looked_s}
@@ -72,7 +71,7 @@ class PoolHistory:
                 self.num_kept += 1
         self.promised = runs
 
-    def evidence(self, state: State, snapshot: PoolSnapshot) -> Evidence:
+    def evidence(self, state: State, snapshot: PoolSnapshot, coefficient: float) -> Evidence:
         """The evidence at this moment; resets the counters of kept and broken promises."""
         names = tuple(self.organisations)
         rows = [[hour[name] for name in names] for hour in self.hours]
@@ -81,20 +80,19 @@ class PoolHistory:
         self.asked_s, self.num_kept, self.num_broken = state.now_s, 0, 0
         return pool_evidence(
             snapshot.fleet, state.now_s, organisations=names, demand_now=table[-1], hourly_demand=table[:-1],
-            num_kept=kept, num_broken=broken, high_nodes_now=float(self.high_nodes[-1]),
-            hourly_high_nodes=np.array(self.high_nodes[:-1], np.float64),
+            num_kept=kept, num_broken=broken, coefficient=coefficient,
         )  # fmt: skip
 
 
 def demand_of(snapshot: PoolSnapshot) -> Counter[str]:
     """GPUs that high-priority jobs of each organisation hold or wait for."""
-    jobs, demand = snapshot.fleet.jobs, dict[str, float]()
+    jobs = snapshot.fleet.jobs
     rows = np.flatnonzero(jobs["kind"] == Kind.HIGH)
+    names = [snapshot.jobs[row].organisation for row in rows.tolist()]
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     gpus = (jobs["milli"] * jobs["workers"])[rows] / 1000.0
-    for row, amount in zip(rows.tolist(), gpus.tolist(), strict=True):
-        name = snapshot.jobs[row].organisation
-        demand[name] = demand.get(name, 0.0) + amount
-    return Counter(demand)
+    totals = np.bincount(list(map(places.__getitem__, names)), gpus, len(places)) if names else rows
+    return Counter(dict(zip(places, totals.tolist(), strict=True)))
 
 
 # A scheduler made of rules: it processes a state pool by pool, and decides what the rules say -------------------------
@@ -121,6 +119,11 @@ class RuleBasedScheduler:
         # One type for every field, or the pass would be compiled again for a 0 that should have been a 0.0.
         self.rules = SchedulerRules._make(kind(value) for kind, value in zip(kinds, self.rules, strict=True))
 
+    def learn(self, pool: str, begun_s: float, hourly_gpus: Sequence[float]) -> None:
+        """Take over the demand of past hours, instead of what was known of this pool."""
+        hours = [Counter({"": gpus}) for gpus in hourly_gpus]
+        self._memories[pool] = PoolHistory(begun_s, hours=hours, organisations={"": None})
+
     def decide(self, state: State) -> Sequence[Decision]:
         """Quotas that are due, then for each pool the starts, the evictions, and why the other jobs wait."""
         return [decision for pool in pools_of(state) for decision in self._decide(state, pool)]
@@ -142,7 +145,8 @@ class RuleBasedScheduler:
         known = state.quotas.get(pool, self._quotas.get(pool))
         if known is not None and state.now_s - memory.asked_s < QUOTA_PERIOD_S:
             return known, False
-        self._quotas[pool] = self.quota_source.quota(pool, memory.evidence(state, snapshot))
+        coefficient = 1.0 if known is None else known.coefficient
+        self._quotas[pool] = self.quota_source.quota(pool, memory.evidence(state, snapshot, coefficient))
         return self._quotas[pool], True
 
 

@@ -251,8 +251,8 @@ def _growth(feedback: Feedback, goal: Goal) -> float:
     return 1.5 - excess if excess <= 0.5 else 1.0
 
 
-def _clean(coefficient: float, now_s: float) -> Feedback:
-    return Feedback(min(max(coefficient, LEAST), MOST), since_s=now_s)
+def _clean(coefficient: float, now_s: float | None) -> Feedback:
+    return Feedback(min(max(LEAST, coefficient), MOST), since_s=now_s)
 
 
 HOURS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -307,7 +307,7 @@ class SpotQuota:
         free = self._free(state, state.forecast, evidence.capacity_gpus, self.goal.probability)
         state.most_gpus = max(free)
         (below,) = state.forecast.max_quantiles(self.hours[:1], self.goal.probability)
-        return Quota(pool, dict(zip(self.hours, free, strict=True)), below)
+        return Quota(pool, dict(zip(self.hours, free, strict=True)), below, state.feedback.coefficient)
 
     def coefficient(self, pool: str) -> float:
         """The safety coefficient of a pool now."""
@@ -362,7 +362,7 @@ class SpotQuota:
         """The state of a pool updated with this evidence; idempotent for evidence of the same moment."""
         assert self.make_forecast is not None
         if pool not in self._pools:
-            self._pools[pool] = _Pool(self.make_forecast())
+            self._pools[pool] = _Pool(self.make_forecast(), _clean(evidence.coefficient, None))
         state = self._pools[pool]
         if evidence.now_s <= state.asked_s:
             return state

@@ -1,7 +1,6 @@
 from takeup.cluster.traces.fleet_statistics import PRESETS as PRESETS
 from takeup.cluster.traces.generator import generate as generate
 from takeup.cluster.traces.readers import ColumnNames as ColumnNames
-from takeup.cluster.traces.readers import read_helios as read_helios
 from takeup.cluster.traces.readers import read_openb as read_openb
 from takeup.cluster.traces.readers import read_philly as read_philly
 from takeup.cluster.traces.readers import read_plain as read_plain

@@ -146,12 +146,6 @@ MOST_SHOWN = 3
 _ORGANISATION = ("organisation", "organization", "vc", "virtual_cluster", "virtualcluster", "user", "tenant")
 
 
-def read_helios(path: Path, options: TraceOptions | None = None) -> LoadedTrace:
-    """A log of SenseTime's Helios clusters; virtual clusters are organisations."""
-    names = ColumnNames("submit_time", "duration", gpus="gpu_num", organisation="vc")
-    return read_plain(path, names, options)
-
-
 def read_philly(path: Path, options: TraceOptions | None = None) -> LoadedTrace:
     """A table of jobs by any of the usual names; without a duration it is the time from start to end."""
     found = column_names(path)
@@ -203,8 +197,6 @@ def read_trace(path: Path, nodes: Path | None = None, options: TraceOptions | No
         raise BadInput(f"{nodes} was given, but {path.name} is no trace with a list of nodes; leave it out")
     if {"app_name", "gpu_request", "creation_time", "deletion_time"} <= found:
         return read_v2025(path, options)
-    if {"vc", "gpu_num", "submit_time", "duration"} <= found:
-        return read_helios(path, options)
     return read_philly(path, options)
 
 

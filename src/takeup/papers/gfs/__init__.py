@@ -113,7 +113,8 @@ def _num_steps(expected: Numbers) -> int:
     setting = expected["setting"]
     num_replays = sum(len(_compared_policies(expected, seed)) for seed in setting["seeds"]) * len(setting["loads"])
     num_draws = len(setting["seeds"]) * len(setting["loads"])
-    num_priced, num_parts = len(expected["frontier"]["prices"]), sum(1 + len(parts) for parts in PURPOSES.values())
+    num_priced = len(expected["frontier"]["prices"]) * len(setting["loads"])
+    num_parts = sum(1 + len(parts) for parts in PURPOSES.values())
     return num_replays + num_draws + num_priced + num_parts
 
 

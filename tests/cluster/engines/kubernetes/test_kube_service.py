@@ -95,13 +95,17 @@ def test_a_long_list_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_quotas_are_read_as_they_were_written() -> None:
     with FakeApi() as api:
         store = QuotaStore(api.client())
-        quotas = {"a100": Quota("a100", {0.5: 64.0, 8.0: 3.5}), "h800": Quota("h800", {float("inf"): float("inf")})}
+        quotas = {
+            "a100": Quota("a100", {0.5: 64.0, 8.0: 3.5}, None, 0.7),
+            "h800": Quota("h800", {float("inf"): float("inf")}),
+        }
 
         assert store.read() == {}
         store.write(quotas)
         store.write(quotas)  # over what is there
 
         assert store.read() == quotas
+        assert [it.coefficient for it in store.read().values()] == [0.7, 1.0]
         store.client.close()
 
 

@@ -108,12 +108,13 @@ def test_notices_and_quotas_survive(tmp_path: Path) -> None:
     notice = Notice("1", "9", 100.0, 160.0)
     with opened(tmp_path / "journal") as ledger:
         ledger.give_notice(notice, "because")
-        ledger.note_quota(SetQuota(Quota("a100", {1.0: 8.0, inf: inf}), "because"), 100.0)
+        ledger.note_quota(SetQuota(Quota("a100", {1.0: 8.0, inf: inf}, None, 1.5), "because"), 100.0)
         ledger.intend_start(Start("2", ("n1",), Grade.HIGH, "because"), 100.0)
 
     with opened(tmp_path / "journal") as ledger:
         assert ledger.notices == {"1": notice}
         assert ledger.quotas == {"a100": Quota("a100", {1.0: 8.0, inf: inf})}
+        assert ledger.quotas["a100"].coefficient == 1.5
 
 
 def test_a_notice_ends_when_the_job_no_longer_runs(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_a_journal_is_shortened_to_what_gives_the_same_ledger(tmp_path: Path, mo
 def test_a_long_journal_is_shortened_to_the_last_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_LINES", 3)
     with opened(tmp_path / "journal") as ledger:
-        ledger.note_quota(SetQuota(Quota("a100", {1.0: 8.0}), "because"), 0.0)
+        ledger.note_quota(SetQuota(Quota("a100", {1.0: 8.0}, None, 0.5), "because"), 0.0)
         for number in range(5):
             ledger.intend_evictions([(running(str(number)), "because")], "9", number * DAY_S)
 
@@ -177,3 +178,4 @@ def test_a_long_journal_is_shortened_to_the_last_day(tmp_path: Path, monkeypatch
     with opened(tmp_path / "journal") as ledger:
         assert set(ledger.intents) == {"4"}
         assert ledger.quotas["a100"].gpus_by_hours == {1.0: 8.0}
+        assert ledger.quotas["a100"].coefficient == 0.5

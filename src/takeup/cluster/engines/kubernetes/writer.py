@@ -181,7 +181,7 @@ def _path(pod: Pod) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStore:
-    """A ConfigMap whose entries are tables of promised hours and GPUs, as JSON."""
+    """A ConfigMap whose entries are tables of promised hours and GPUs, and the safety coefficient, as JSON."""
 
     client: Client
     namespace: str = "takeup"
@@ -199,7 +199,10 @@ class QuotaStore:
         return {pool: quota for pool, quota in quotas.items() if quota is not None}
 
     def write(self, quotas: Mapping[str, Quota]) -> None:
-        data = {pool: json.dumps({str(h): str(g) for h, g in it.gpus_by_hours.items()}) for pool, it in quotas.items()}
+        data = {
+            pool: json.dumps({"coefficient": it.coefficient} | {str(h): str(g) for h, g in it.gpus_by_hours.items()})
+            for pool, it in quotas.items()
+        }
         body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}, "data": data}
         try:
             self.client.request("PATCH", self._path, body)
@@ -219,7 +222,9 @@ class QuotaStore:
 
 def _quota(pool: str, text: str) -> Quota | None:
     try:
-        return Quota(pool, {float(hours): float(gpus) for hours, gpus in json.loads(text).items()})
+        offers = json.loads(text)
+        coefficient = float(offers.pop("coefficient", 1.0))
+        return Quota(pool, {float(hours): float(gpus) for hours, gpus in offers.items()}, coefficient=coefficient)
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         return None
 

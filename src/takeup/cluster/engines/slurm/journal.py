@@ -284,7 +284,8 @@ class SlurmLedger:
     def note_quota(self, decision: SetQuota, now_s: float) -> None:
         """This much may be promised from now on."""
         offers = [[hours, gpus] for hours, gpus in decision.quota.gpus_by_hours.items()]
-        self._write({"do": "quota", "at_s": now_s, "pool": decision.quota.pool, "gpus": offers})
+        entry = {"do": "quota", "at_s": now_s, "pool": decision.quota.pool, "gpus": offers}
+        self._write({**entry, "coefficient": decision.quota.coefficient})
 
     def forget(self, job_id: str, what: str) -> None:
         """An intention came to nothing: Slurm refused it."""
@@ -318,7 +319,8 @@ class SlurmLedger:
     def _state(self, since_s: float) -> Iterator[Entry]:
         """Entries that give this ledger again, without evictions before `since_s`."""
         for quota in self.quotas.values():
-            yield {"do": "quota", "pool": quota.pool, "gpus": list(quota.gpus_by_hours.items())}
+            entry = {"do": "quota", "pool": quota.pool, "gpus": list(quota.gpus_by_hours.items())}
+            yield {**entry, "coefficient": quota.coefficient}
         for eviction in self.evictions:
             yield {"do": "past", "at_s": eviction.when_s, "job": eviction.job_id, "nodes": eviction.nodes}
         for job, intent in self.intents.items():
@@ -361,7 +363,8 @@ class SlurmLedger:
             self.notices[job_id] = notice
         elif what == "quota":
             offers = {float(hours): float(gpus) for hours, gpus in entry["gpus"] if not math.isnan(gpus)}
-            self.quotas[str(entry["pool"])] = Quota(str(entry["pool"]), offers)
+            coefficient = float(entry.get("coefficient", 1.0))
+            self.quotas[str(entry["pool"])] = Quota(str(entry["pool"]), offers, coefficient=coefficient)
         elif what == "forget":
             (self.notices if entry["what"] == "notice" else self.intents).pop(job_id, None)
 
