@@ -99,7 +99,7 @@ scripts = st.builds(
 
 def answers(spec: PolicySpec, script: Script) -> Iterator[Answer]:
     """Play the script as an engine does, and give every answer of the policy before it is carried out."""
-    table = GroupTable("parallel")
+    table = GroupTable()
     policy = spec.make(table, script.capacity_bytes)
     stored: dict[int, int] = {}
     for event in script.events:

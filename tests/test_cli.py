@@ -56,9 +56,18 @@ WITH_REPORT = [
     ("caching", "simulate", "lerc+admission", "--capacity", "50%"),
     ("caching", "simulate", "lru", "--workload", "scan", "--capacity", "1GB", "--seed", "7"),
     ("caching", "compare", "lru,dag", "--workload", "pagerank", "--miss", "recompute", "--capacity", "20%,40%"),
-    ("caching", "compare", "lru,lerc", "--cost-model", "parallel", "--profile", "online", "--disk-bytes-per-s", "5e7"),
-    ("caching", "run", "lerc", "--workload", "scan", "--working-set", "300kB"),
-    ("caching", "run", "lerc", "--workload", "scan", "--dry-run", "--capacity", "10%"),
+    (
+        "caching",
+        "compare",
+        "lru,lerc",
+        "--cost-model",
+        "all-or-nothing",
+        "--profile",
+        "online",
+        "--disk-bytes-per-s",
+        "5e7",
+    ),
+    ("caching", "simulate", "lerc", "--workload", "scan", "--reasons", "--capacity", "10%"),
     ("caching", "whatif", DATA / "zip.eventlog", "--policies", "lru,belady", "--capacity", "50%"),
     ("doctor",),
 ]
@@ -148,9 +157,9 @@ UNKNOWN = [
     (("caching", "simulate", "lrcc"), "no caching policy 'lrcc'; did you mean 'lrc'?"),
     (("caching", "compare", "lru,lerk"), "no caching policy 'lerk'; did you mean 'lerc'?"),
     (("caching", "simulate", "lru", "--workload", "zipp"), "no caching workload 'zipp'; did you mean 'zip'?"),
-    (("caching", "run", "lru", "--engine", "locl"), "no caching engine 'locl'; did you mean 'local'?"),
+    (("caching", "run", "lru", "--engine", "sparc"), "no caching engine 'sparc'; did you mean 'spark'?"),
     (("reproduce", "lercc"), "no paper 'lercc'; did you mean 'lerc'?"),
-    (("caching", "compare", "lru,"), "no caching policy '' (known: lru, spark, fifo"),
+    (("caching", "compare", "lru,"), "no caching policy '' (known: lru, spark, lrc"),
 ]
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from reproduced import reproduced, together
-from takeup.caching.experiment import ENGINES as CACHING_ENGINES
 from takeup.caching.policies import POLICIES
 from takeup.caching.traces import WORKLOADS
 from takeup.cli import COMMANDS
@@ -52,7 +51,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ON_THE_COMMAND_LINE = {
-    "caching": (*POLICIES, *WORKLOADS, *CACHING_ENGINES),
+    "caching": (*POLICIES, *WORKLOADS, "spark", "dask"),
     "edge": (*ALLOCATIONS, *SETTINGS, *edge_engines.ENGINES),
     "streaming": (*SIMULATORS, *streaming_engines.ENGINES),
 }

@@ -44,7 +44,7 @@ engines = st.builds(
     EngineModel,
     capacity_bytes=st.integers(1, 40),
     miss=st.sampled_from(["disk", "recompute", "level"]),
-    cost_model=st.sampled_from(["additive", "parallel", "all-or-nothing"]),
+    cost_model=st.sampled_from(["additive", "all-or-nothing"]),
     profile=st.sampled_from(["online", "recurring"]),
     disk_bytes_per_s=st.sampled_from([1.0, 8.0]),
 )

@@ -48,7 +48,6 @@ REQUIREMENTS = (
     Requirement("core", remedy="pip install takeup", core=("click", "numba", "numpy", "pydantic", "rich", "scipy")),
     Requirement("charts", ("charts",)),
     Requirement("tables in Parquet, large tables", ("traces",)),
-    Requirement("caching engine local"),
     Requirement(
         "caching engine spark",
         ("spark",),

@@ -61,8 +61,6 @@ def jobs(tmp_path: Path) -> str:
         ({"capacities": ["-1GB"]}, BadInput, "'-1GB' is not a size"),
         ({"capacities": ["much"]}, BadInput, "'much' is not a size"),
         ({"capacities": []}, BadScenario, "give at least one size of the cache"),
-        ({"working_set_bytes": 0}, BadScenario, "'working_set_bytes' is 0: .* give a size above zero"),
-        ({"working_set_bytes": -5}, BadScenario, "'working_set_bytes' is -5"),
         ({"miss": "forget"}, BadScenario, "'miss' is 'forget', expected 'disk', 'recompute' or 'level'"),
         ({"cost_model": "free"}, BadScenario, "'cost_model' is 'free'"),
         ({"profile": "psychic"}, BadScenario, "'profile' is 'psychic', expected 'online' or 'recurring'"),
@@ -80,14 +78,12 @@ def test_a_scenario_that_cannot_be_run_is_refused_in_one_sentence(
     ("values", "message"),
     [
         ({"workload": "scann"}, "no caching workload 'scann'; did you mean 'scan'"),
-        ({"verb": "run", "engine": "spork"}, "no caching engine 'spork'"),
         ({"disk_bytes_per_s": 0}, "give a bandwidth above zero"),
         ({"seed": -1}, "choose a whole number from zero up"),
         ({"capacities": ["0.1"]}, "a cache of 0 bytes holds nothing"),
         ({"capacities": ["1e30GB"]}, "more than any machine has"),
         ({"capacities": ["1e400"]}, "more than any machine has"),
         ({"capacities": ["1e15%"]}, "more than any machine has"),
-        ({"verb": "run", "miss": "recompute"}, "reads lost blocks back from disk"),
         ({"trace": "nowhere.csv"}, "nowhere.csv: cannot be opened"),
     ],
 )
@@ -96,12 +92,12 @@ def test_what_turns_out_to_be_impossible_is_said_too(values: dict[str, Any], mes
         run(scenario(**values), quiet=True)
 
 
-@pytest.mark.parametrize("verb", ["compare", "run"])
-def test_a_trace_without_blocks_is_refused(tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("reasons", [False, True])
+def test_a_trace_without_blocks_is_refused(tmp_path: Path, reasons: bool) -> None:
     (tmp_path / "t.csv").write_text("task,compute_s\nalone,1\n")
 
     with pytest.raises(BadTrace, match=r"t\.csv: holds no blocks, so there is nothing to cache"):
-        run(scenario(verb=verb, trace=str(tmp_path / "t.csv")), quiet=True)
+        run(scenario(verb="simulate", reasons=reasons, trace=str(tmp_path / "t.csv")), quiet=True)
 
 
 # Comparing ----------------------------------------------------------------------------------------------------------
@@ -166,7 +162,7 @@ def test_an_event_log_is_replayed_under_other_policies(verb: str) -> None:
 
 
 def test_the_settings_of_the_engine_reach_it(jobs: str) -> None:
-    settings: dict[str, Any] = {"miss": "recompute", "cost_model": "parallel", "profile": "online"}
+    settings: dict[str, Any] = {"miss": "recompute", "cost_model": "all-or-nothing", "profile": "online"}
     report = run(scenario(trace=jobs, capacities=["2"], disk_bytes_per_s=1.0, **settings), quiet=True)
     data, _ = read_trace(Path(jobs))
     result = simulate(find_policy("lru"), data, EngineModel(2, disk_bytes_per_s=1.0, **settings))
@@ -175,42 +171,12 @@ def test_the_settings_of_the_engine_reach_it(jobs: str) -> None:
     assert result.num_recomputed == 1
 
 
-# Real runs ----------------------------------------------------------------------------------------------------------
+# Reasons ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_uses_real_bytes_and_has_the_hits_that_the_simulation_expects(jobs: str) -> None:
-    report = run(scenario(verb="run", trace=jobs, policies=["lerc"], capacities=["2"]), quiet=True)
-
-    assert rows(report)[0]["hits"] == 3 / 4
-    assert report.notes[-2:] == (
-        "real bytes on this machine, 3 B in all; times are measured",
-        "the simulator expected 3 hits, the engine had 3",
-    )
-
-
-def test_a_run_expects_what_the_profile_makes_known(tmp_path: Path) -> None:
-    path = tmp_path / "two-jobs.csv"
-    path.write_text("task,job,inputs,outputs,output_bytes\nt0,0,,a,1\nt1,0,,b,1\nt2,0,,c,1\nt3,1,a,,\n")
-    hits = {}
-    for profile in ("online", "recurring"):
-        asked = scenario(verb="run", trace=str(path), policies=["lrc"], capacities=["2"], profile=profile)
-        hits[profile] = run(asked, quiet=True).notes[-1]
-
-    assert hits == {
-        "online": "the simulator expected 0 hits, the engine had 0",
-        "recurring": "the simulator expected 1 hits, the engine had 1",
-    }
-
-
-def test_a_large_workload_is_made_smaller_for_a_real_run() -> None:
-    report = run(scenario(verb="run", working_set_bytes=50_000), quiet=True)
-
-    assert report.notes[-2].startswith("real bytes on this machine, 49.9 kB in all")
-
-
-def test_a_dry_run_shows_decisions_and_their_reasons(jobs: str) -> None:
+def test_decisions_are_shown_with_their_reasons(jobs: str) -> None:
     report = run(
-        scenario(verb="run", dry_run=True, trace=jobs, policies=["lru"], capacities=["2"]),
+        scenario(verb="simulate", reasons=True, trace=jobs, policies=["lru"], capacities=["2"]),
         quiet=True,
     )
 
@@ -219,19 +185,19 @@ def test_a_dry_run_shows_decisions_and_their_reasons(jobs: str) -> None:
         {"decision": "evict", "block": "0", "reason": "unused for longest"},
         {"decision": "evict", "block": "2", "reason": "unused for longest"},
     ]
-    assert report.tables[0].note == "the first 2 of 2 decisions; nothing was changed"
+    assert report.tables[0].note == "the first 2 of 2 decisions"
 
 
-def test_a_dry_run_shows_refusals_too(jobs: str) -> None:
+def test_refusals_are_shown_too(jobs: str) -> None:
     report = run(
-        scenario(verb="run", dry_run=True, trace=jobs, policies=["lerc+admission"], capacities=["2"]), quiet=True
+        scenario(verb="simulate", reasons=True, trace=jobs, policies=["lerc+admission"], capacities=["2"]), quiet=True
     )
 
     assert rows(report) == [{"decision": "refuse", "block": "2", "reason": "not enough bytes of lower rank"}]
 
 
-def test_a_long_dry_run_shows_its_beginning() -> None:
-    report = run(scenario(verb="run", dry_run=True), quiet=True)
+def test_of_many_decisions_the_first_are_shown() -> None:
+    report = run(scenario(verb="simulate", reasons=True), quiet=True)
 
     assert len(rows(report)) == 20
     assert report.tables[0].note.startswith("the first 20 of ")

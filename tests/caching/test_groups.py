@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.caching.groups import GroupTable, PeerGroup
-from takeup.caching.model import CostModel
+from takeup.caching.groups import GroupTable
 
 BLOCKS = "abcdef"
 
@@ -229,48 +228,3 @@ def test_a_forgotten_block_that_comes_back_is_new(table: GroupTable) -> None:
     table.open("third", "a")
 
     assert table.erc("a") == 1
-
-
-# What staying saves -------------------------------------------------------------------------------------------------
-
-
-def group_of_three(cost_model: CostModel, lost: str = "") -> tuple[GroupTable, PeerGroup]:
-    """One consumer of a, b and c, which take 1, 2 and 4 seconds to bring back."""
-    table = GroupTable(cost_model)
-    table.open("reader", "abc")
-    for block, cost_s in (("a", 1.0), ("b", 2.0), ("c", 4.0)):
-        table.describe(block, 1, cost_s)
-        table.cached(block)
-    for block in lost:
-        table.lost(block)
-    return table, next(table.groups("a"))
-
-
-@pytest.mark.parametrize(
-    ("cost_model", "lost", "savings_s"),
-    [
-        ("additive", "", [1, 2, 4]),
-        ("additive", "b", [1, 2, 4]),  # what else is missing does not matter
-        ("parallel", "", [1, 2, 4]),
-        ("parallel", "b", [0, 2, 2]),  # b takes 2 seconds anyway: a is free, c adds 2; b itself saves all of its 2
-        ("parallel", "ab", [0, 1, 2]),  # bringing b back saves one second, because a takes one
-        ("parallel", "c", [0, 0, 4]),
-        ("all-or-nothing", "", [7, 7, 7]),  # losing any one of them loses all
-        ("all-or-nothing", "b", [0, 7, 0]),  # only b can make the consumer fast again
-        ("all-or-nothing", "bc", [0, 0, 0]),
-    ],
-)
-def test_what_a_block_saves_depends_on_what_is_missing_already(
-    cost_model: CostModel, lost: str, savings_s: list[float]
-) -> None:
-    table, group = group_of_three(cost_model, lost)
-
-    assert [table.saving_s(group, block) for block in "abc"] == savings_s
-
-
-@pytest.mark.parametrize("cost_model", ["additive", "parallel"])
-def test_a_block_that_does_not_exist_yet_saves_nothing(cost_model: CostModel) -> None:
-    table = GroupTable(cost_model)
-    table.open("reader", "ab")
-
-    assert table.saving_s(next(table.groups("a")), "a") == 0.0

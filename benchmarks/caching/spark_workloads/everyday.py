@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import StorageLevel
+from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.clustering import KMeans
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -153,6 +154,109 @@ def clusters(session: SparkSession) -> float:
     return round(sum(float(KMeans(k=k, seed=1, maxIter=4).fit(points).summary.trainingCost) for k in (2, 3, 4)), 3)
 
 
+def orders(session: SparkSession) -> float:
+    """Two tables and their join, cached as `cache()` does it, and reports over each of them in turn."""
+    made = table(session, 1, 400_000).withColumn("mark", costly("value", 3)).cache()
+    items = (
+        table(session, 2, 900_000).withColumn("order", f.col("id") % 400_000).select("order", "value", "key").cache()
+    )
+    joined = made.drop("value").join(items.drop("key"), made["id"] == items["order"]).cache()
+    total = 0.0
+    for number in range(4):
+        total += answer(joined.where(f.col("key") % 4 == number)) + answer(made.where(f.col("key") > number))
+        total += answer(items.groupBy("order").agg(f.sum(f.col("value") % 100).alias("value")))
+    return total
+
+
+def regression(session: SparkSession) -> float:
+    """Features, a split into two parts, models of two strengths and what they are worth."""
+    marks = [(f.conv(f.substring(costly("value", 4), 1 + 4 * i, 4), 16, 10) / 65536).alias(f"m{i}") for i in range(8)]
+    rows = table(session, 1, 160_000).select("key", *marks)
+    features = VectorAssembler(inputCols=[f"m{i}" for i in range(8)], outputCol="features").transform(rows)
+    points = features.select("features", (f.col("m0") + f.col("m1") > 1).cast("double").alias("label")).cache()
+    train, test = (part.cache() for part in points.randomSplit([0.8, 0.2], seed=1))
+    total = 0.0
+    for strength in (0.01, 0.1):
+        model = LogisticRegression(maxIter=5, regParam=strength).fit(train)
+        total += float(model.transform(test).where("prediction = label").count()) + model.transform(train).count()
+    return total + points.count()
+
+
+def exploration(session: SparkSession) -> float:
+    """One table after the other is described and joined to the first; all are cached as `cache()` does it."""
+    base = table(session, 0, 500_000).withColumn("mark", costly("value", 3)).cache()
+    total = float(base.count())
+    for seed in range(1, 6):
+        other = table(session, seed, 500_000).withColumn("mark", costly("value", 2)).cache()
+        total += float(other.count()) + float(other.agg(f.countDistinct("key")).collect()[0][0])
+        total += answer(other.where("key < 100")) + answer(base.where(f.col("key") > seed))
+        total += float(other.join(base, "id").where("id % 3 = 0").count())
+    return total
+
+
+def state(session: SparkSession) -> float:
+    """Micro batches that are merged into a state; the one before is dropped after the new one is counted."""
+    kept = table(session, 0, 500_000).select(f.col("id").alias("user"), "value").persist(ONLY)
+    history = table(session, 99, 600_000).withColumn("mark", costly("value", 3)).persist(ONLY)
+    total = answer(kept) + answer(history)
+    for number in range(1, 7):
+        batch = table(session, number, 150_000, 4).select((f.col("id") * 7 % 600_000).alias("user"), "value").cache()
+        total += answer(batch)
+        merged = kept.union(batch).groupBy("user").agg(f.max("value").alias("value")).persist(ONLY)
+        total += answer(merged) + answer(history.where(f.col("key") == number))
+        kept.unpersist()
+        batch.unpersist()
+        kept = merged
+    return total
+
+
+def components(session: SparkSession) -> float:
+    """Connected components: labels travel along edges, step after step, and no step is unpersisted."""
+    rows = session.range(400_000, numPartitions=16)
+    source, target = f.xxhash64("id", f.lit(1)) % 60_000, f.xxhash64("id", f.lit(2)) % 60_000
+    edges = rows.select(f.abs(source).alias("node"), f.abs(target).alias("other"), costly("id", 3).alias("mark"))
+    edges = edges.persist(ONLY)
+    labels = edges.select("node").distinct().withColumn("label", f.col("node")).persist(ONLY)
+    total = float(labels.count())
+    for _ in range(5):
+        sent = edges.join(labels, "node").select(f.col("other").alias("node"), "label")
+        labels = labels.union(sent).groupBy("node").agg(f.min("label").alias("label")).persist(ONLY)
+        total += float(labels.agg(f.sum("label")).collect()[0][0])
+    return total
+
+
+def skewed(session: SparkSession) -> float:
+    """Most rows have few keys; the partitions by key and their sums are cached and read with a second table."""
+    key = f.when(f.col("id") % 10 < 4, f.col("id") % 5).otherwise(f.col("key"))
+    rows = table(session, 1, 900_000).withColumn("key", key).withColumn("mark", costly("value", 2))
+    by_key = rows.repartition(16, "key").persist(ONLY)
+    other = table(session, 2, 500_000).withColumn("mark", costly("value", 4)).persist(ONLY)
+    total = 0.0
+    for number in range(5):
+        sums = by_key.groupBy("key").agg(f.sum(f.col("value") % 100).alias("value"), f.count("mark")).persist(ONLY)
+        total += answer(sums) + answer(other.where(f.col("key") > number))
+        total += answer(by_key.where(f.col("key") == number))
+        sums.unpersist()
+    return total
+
+
+def python_pages(session: SparkSession) -> float:
+    """Page ranks in Python: links are read in every step, ranks are cached and never unpersisted."""
+    context = session.sparkContext
+    links = context.parallelize(range(60_000), 8).map(lambda page: (page % 20_000, (page * 7919 + 13) % 20_000))
+    grouped = links.distinct().groupByKey(8).mapValues(list).cache()
+    text = context.parallelize(range(40_000), 8).map(lambda page: (page, f"{page * 7919:040d}" * 20)).cache()
+    ranks = grouped.mapValues(lambda _: 1.0)
+    total = float(text.count())
+    for _ in range(4):
+        sent = grouped.join(ranks, 8).flatMap(
+            lambda entry: [(to, entry[1][1] / len(entry[1][0])) for to in entry[1][0]]
+        )
+        ranks = sent.reduceByKey(lambda one, other: one + other, 8).mapValues(lambda rank: 0.15 + 0.85 * rank).cache()
+        total += round(ranks.values().sum(), 3) + text.filter(lambda entry: entry[0] % 7 == 0).count()
+    return round(total, 2)
+
+
 JOBS: dict[str, tuple[Job, int]] = {  # memory for blocks in MB
     "scan": (scan, 100),
     "notebook": (notebook, 110),
@@ -164,6 +268,13 @@ JOBS: dict[str, tuple[Job, int]] = {  # memory for blocks in MB
     "reused joins": (reused_joins, 100),
     "windows": (windows, 120),
     "clusters": (clusters, 10),
+    "orders": (orders, 70),
+    "regression": (regression, 12),
+    "exploration": (exploration, 110),
+    "state": (state, 40),
+    "components": (components, 20),
+    "skewed": (skewed, 60),
+    "python pages": (python_pages, 20),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from takeup.errors import BadInput
+from takeup.errors import BadInput, UnknownName
 from takeup.output import output_options, show
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,7 +32,7 @@ def engine_options(command: Command) -> Command:
         click.option("--plain", is_flag=True, help="Use the readable engine instead of the compiled one."),
         click.option("--disk-bytes-per-s", default=100e6, show_default=True, help="Bandwidth of a worker's disk."),
         click.option("--profile", default="recurring", show_default=True, help="What is known: online or recurring."),
-        click.option("--cost-model", default="additive", show_default=True, help="additive, parallel, all-or-nothing."),
+        click.option("--cost-model", default="additive", show_default=True, help="additive or all-or-nothing."),
         click.option("--miss", default="disk", show_default=True, help="A lost block: disk or recompute."),
     ):
         command = option(command)
@@ -59,7 +59,7 @@ def _single(policy: str, verb: str) -> str:
 def caching() -> None:
     """DAG-aware cache eviction for data-parallel jobs (LRC, LERC).
 
-    Policies: lru spark fifo lrc lerc mrd furthest_next_use dag belady; `lerc+admission` lets one refuse blocks.
+    Policies: lru spark lrc lerc mrd furthest_next_use dag belady; `lerc+admission` lets one refuse blocks.
     Sizes: `2GB`, `512MiB`, or a share of the working set such as `40%`.
     """
 
@@ -67,6 +67,7 @@ def caching() -> None:
 @caching.command()
 @click.argument("policy")
 @click.option("--capacity", default="40%", show_default=True, help="Size of the cache.")
+@click.option("--reasons", is_flag=True, help="Show the first decisions with their reasons instead of the totals.")
 @source_options
 @engine_options
 @output_options
@@ -93,54 +94,29 @@ def compare(
 
 @caching.command()
 @click.argument("policy")
-@click.option("--engine", default="local", show_default=True, help="The engine to run on.")
-@click.option("--dry-run", is_flag=True, help="Print the decisions with their reasons and change nothing.")
-@click.option("--capacity", default="40%", show_default=True, help="Size of the cache.")
-@click.option("--working-set", default="64MB", show_default=True, help="Shrink the blocks to this size in all.")
+@click.option("--engine", default="spark", show_default=True, help="The engine to run on: spark.")
+@click.option("--dry-run", is_flag=True, help="Print the command with the plug-in and run nothing.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@source_options
 @output_options
 def run(
-    policy: str,
-    capacity: str,
-    working_set: str,
-    command: tuple[str, ...],
-    as_json: bool,
-    out: Path | None,
-    quiet: bool,
-    **settings: object,
+    policy: str, engine: str, command: tuple[str, ...], dry_run: bool, as_json: bool, out: Path | None, quiet: bool
 ) -> None:
-    """Run one POLICY on a real engine: `local` keeps real bytes in memory and spills to real files.
+    """Run a COMMAND such as `spark-submit job.py` with our plug-in under one POLICY, and show what it did.
 
-    `--engine spark -- spark-submit ...` runs the COMMAND with our plug-in. For a running Dask cluster, install it from
-    Python: `takeup.caching.engines.dask.install(client)`.
+    The exit code is that of the command. For a running Dask cluster, install the plug-in from Python:
+    `takeup.caching.engines.dask.install(client)`.
     """
-    if settings["engine"] == "spark":
-        spark = _run_spark(_single(policy, "run"), command, dry_run=bool(settings["dry_run"]), as_json=as_json, out=out)
-        click.get_current_context().exit(spark)
-    if command:
-        raise BadInput(f"'{' '.join(command)}' is run by no engine but spark; add '--engine spark', or leave it out")
-    from takeup.core.units import parse_amount
-
-    size = parse_amount(working_set)
-    if size.is_share:
-        raise BadInput(f"'--working-set {working_set}' is a share of nothing; give a size such as '64MB'")
-    settings["working_set_bytes"] = size.of(1)
-    report = _report("run", _single(policy, "run"), capacity, on=None, quiet=quiet, **settings)
-    show(report, as_json=as_json, out=out)
-
-
-def _run_spark(policy: str, command: tuple[str, ...], *, dry_run: bool, as_json: bool, out: Path | None) -> int:
-    """Run the command under the policy and show its counters; the exit code is that of the command."""
+    if engine != "spark":
+        raise UnknownName("caching engine", engine, ["spark"])
     from takeup.caching.engines.spark.session import counts_report, run_submit, submit_command
 
     if dry_run:
-        click.echo(" ".join(submit_command(policy, command)))
-        return 0
-    code, counts = run_submit(policy, command)
+        click.echo(" ".join(submit_command(_single(policy, "run"), command)))
+        return
+    code, counts = run_submit(_single(policy, "run"), command)
     if counts is not None:
         show(counts_report(counts, "Spark"), as_json=as_json, out=out)
-    return code
+    click.get_current_context().exit(code)
 
 
 @caching.command()

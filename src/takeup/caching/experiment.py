@@ -7,20 +7,18 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, Miss, Workload
+from takeup.caching.model import AdmissionDecision, CachingResult, CostModel, EngineModel, Miss, Workload
 from takeup.caching.policies import find_policy
 from takeup.caching.report import Prediction, job_report, whatif_report
 from takeup.caching.simulate.expectations import expected_by_job
 from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces import generate, read_trace
 from takeup.caching.traces.spark_event_log import EventLog, read_event_log
-from takeup.core.lazy import find
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Column, Report, Table
 from takeup.core.scenario import Scenario, validate
@@ -29,7 +27,6 @@ from takeup.core.sweep import sweep
 from takeup.core.units import format_bytes, parse_amount
 from takeup.errors import BadInput, BadTrace
 
-ENGINES = {"local": "takeup.caching.engines.local:LocalEngine"}  # `spark` and `dask` run applications of their users
 SHOWN_DECISIONS = 20
 RECORDED = "recorded"  # a size of the cache: that of the run in the event log
 UNROLL_BYTES = 1 << 20  # what Spark reserves for a block that it begins to store, spark.storage.unrollMemoryThreshold
@@ -43,20 +40,18 @@ class CachingScenario(Scenario):
     """One caching run. Sizes carry their unit (`2GB`) or are a share of the working set (`40%`)."""
 
     domain: Literal["caching"] = "caching"
-    verb: Literal["simulate", "compare", "run", "whatif"]
+    verb: Literal["simulate", "compare", "whatif"]
     policies: tuple[str, ...] = ("lru",)
     capacities: tuple[str, ...] = ("40%",)
     workload: str | None = None
     trace: str | None = None
     allow_truncated: bool = False
     miss: Miss = "disk"
-    cost_model: Literal["additive", "parallel", "all-or-nothing"] = "additive"
+    cost_model: CostModel = "additive"
     profile: Literal["online", "recurring"] = "recurring"
     disk_bytes_per_s: float = 100e6
     plain: bool = False
-    engine: str = "local"
-    dry_run: bool = False
-    working_set_bytes: int = 64_000_000
+    reasons: bool = False
 
     @field_validator("policies")
     @classmethod
@@ -77,13 +72,6 @@ class CachingScenario(Scenario):
                 parse_amount(size)
         return sizes
 
-    @field_validator("working_set_bytes")
-    @classmethod
-    def _some_bytes(cls, size_bytes: int) -> int:
-        if size_bytes <= 0:
-            raise ValueError("blocks have at least one byte, give a size above zero")
-        return size_bytes
-
     @model_validator(mode="after")
     def _one_source(self) -> CachingScenario:
         if (self.workload is None) == (self.trace is None):
@@ -101,8 +89,8 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
 
 def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False) -> Report:
     """Run the scenario; sweeps run on the Dask cluster at `on`, if given."""
-    if scenario.verb == "run":
-        return _run_engine(scenario, quiet)
+    if scenario.reasons:
+        return _decisions(scenario)
     if scenario.verb == "whatif":
         return _whatif(scenario, quiet)
     data, notes = load(scenario)
@@ -261,27 +249,9 @@ def _assumptions(profile: str, log: EventLog, pool_bytes: int) -> list[tuple[str
     return [(profile, max(1, expected)), (profile, max(1, least)), (profile, pool_bytes), (other, max(1, expected))]
 
 
-def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:
-    """Run the first policy on a real engine, or only show what it would decide."""
-    data, notes = load(scenario)
-    workload = data.shrunk(scenario.working_set_bytes)
-    model = _model(scenario, _size_bytes(scenario.capacities[0], workload))
-    spec = find_policy(scenario.policies[0])
-    if scenario.dry_run:
-        return _dry_run(scenario, spec, workload, model)
-    with TemporaryDirectory(prefix="takeup-") as folder, progress("run", workload.num_tasks, quiet=quiet) as tick:
-        engine = find("caching engine", scenario.engine, ENGINES)
-        result: CachingResult = engine(spec, workload, model, Path(folder)).run(tick)
-    expected = simulate(spec, workload, model)
-    notes += (
-        f"real bytes on this machine, {format_bytes(workload.working_set_bytes)} in all; times are measured",
-        f"the simulator expected {expected.num_hits} hits, the engine had {result.num_hits}",
-    )
-    title = f"Caching: {spec.name} on {workload.name}, engine {scenario.engine}"
-    return job_report([result], workload.working_set_bytes, title, scenario.model_dump(), scenario.seed, notes)
-
-
-def _dry_run(scenario: CachingScenario, spec: PolicySpec, workload: Workload, model: EngineModel) -> Report:
+def _decisions(scenario: CachingScenario) -> Report:
+    """The first decisions of the first policy, with their reasons."""
+    spec, (workload, _) = find_policy(scenario.policies[0]), load(scenario)
     rows: list[tuple[Cell, ...]] = []
 
     def record(block: int, room: AdmissionDecision) -> None:
@@ -289,8 +259,8 @@ def _dry_run(scenario: CachingScenario, spec: PolicySpec, workload: Workload, mo
         if not room.admit:
             rows.append(("refuse", str(block), room.reason))
 
-    simulate(spec, workload, model, record)
+    simulate(spec, workload, _model(scenario, _size_bytes(scenario.capacities[0], workload)), record)
     columns = (Column("decision"), Column("block"), Column("reason"))
-    note = f"the first {min(SHOWN_DECISIONS, len(rows))} of {len(rows)} decisions; nothing was changed"
+    note = f"the first {min(SHOWN_DECISIONS, len(rows))} of {len(rows)} decisions"
     table = Table(f"What {spec.name} would decide on {workload.name}", columns, tuple(rows[:SHOWN_DECISIONS]), note)
     return Report(table.title, "caching", scenario.model_dump(), scenario.seed, (table,))

@@ -18,7 +18,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from takeup.caching.model import BlockId, ConsumerId, CostModel
+from takeup.caching.model import BlockId, ConsumerId
 
 
 @dataclass(slots=True)
@@ -35,9 +35,8 @@ class PeerGroup:
 
 @dataclass(slots=True)
 class GroupTable:
-    """Counts per block over the open groups. `cost_model` says what one more missing input costs a consumer."""
+    """Counts per block over the open groups."""
 
-    cost_model: CostModel = "additive"
     _groups: dict[ConsumerId, PeerGroup] = field(default_factory=dict)
     _groups_of: dict[BlockId, dict[ConsumerId, PeerGroup]] = field(default_factory=dict)
     _in_memory: dict[BlockId, bool] = field(default_factory=dict)
@@ -134,15 +133,6 @@ class GroupTable:
         """Whether both are parts of one dataset, such as partitions of an RDD."""
         dataset = self._dataset.get(block)
         return dataset is not None and dataset == self._dataset.get(other)
-
-    def saving_s(self, group: PeerGroup, block: BlockId) -> float:
-        """Seconds the consumer of `group` saves if `block` stays in memory, given its missing blocks."""
-        if self.cost_model == "additive":
-            return self.cost_s(block)
-        others = group.missing - {block}
-        if self.cost_model == "parallel":
-            return max(0.0, self.cost_s(block) - max(map(self.cost_s, others), default=0.0))
-        return 0.0 if others else sum(map(self.cost_s, group.blocks))
 
     # ---------------------------------------------------------------------------------------------------------------
 

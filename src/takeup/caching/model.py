@@ -8,7 +8,7 @@ is the *consumer* of its inputs. A `Workload` is everything an application does,
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from takeup.errors import BadInput
 
 BlockId = Hashable
 ConsumerId = Hashable
-CostModel = Literal["additive", "parallel", "all-or-nothing"]
+CostModel = Literal["additive", "all-or-nothing"]
 Miss = Literal["disk", "recompute", "level"]
 Bools = npt.NDArray[np.bool_]
 
@@ -140,11 +140,6 @@ class Workload:
         for block in np.flatnonzero(self.block_ends < self.num_tasks).tolist():
             ending.setdefault(int(self.block_ends[block]), []).append(block)
         return ending
-
-    def shrunk(self, working_set_bytes: int) -> Workload:
-        """The same graph with smaller blocks: together at most this size, unless there are more blocks than bytes."""
-        factor = min(1.0, working_set_bytes / self.working_set_bytes)
-        return replace(self, block_bytes=np.maximum(1, np.floor(self.block_bytes * factor)).astype(np.int64))
 
     def positions_bytes(self) -> Ints:
         """How many bytes the engine touches before each task: the distance scale of `furthest_next_use` and `dag`."""

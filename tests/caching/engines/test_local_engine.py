@@ -1,4 +1,4 @@
-"""The local engine: real bytes, real files, and the very counts that the simulation expects."""
+"""The store as a library: real bytes and real files."""
 
 from __future__ import annotations
 
@@ -6,80 +6,15 @@ import errno
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import VARIANTS
-from takeup.caching.engines.local import LocalEngine, LocalStore
-from takeup.caching.experiment import ENGINES
+from takeup.caching.engines.local import LocalStore
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import find_policy
-from takeup.caching.simulate.plain import simulate
-from takeup.caching.traces.job_graph import WorkloadBuilder
-from takeup.core.lazy import find
-from takeup.errors import BadInput, OutputFailed, UnknownName
-from workloads import engines, workloads
-
-MEASURED = ("task_time_s", "makespan_s", "inactive_share")  # real times; and memory is not watched while it runs
-
-
-def counts(result: CachingResult) -> dict[str, object]:
-    return {name: getattr(result, name) for name in CachingResult.__slots__ if name not in MEASURED}
-
-
-@settings(max_examples=60, deadline=None)
-@given(workload=workloads(max_tasks=15), drawn=engines, name=st.sampled_from(VARIANTS))
-def test_the_engine_counts_what_the_simulation_counts(workload: Workload, drawn: EngineModel, name: str) -> None:
-    spec = find_policy(name)
-    model = EngineModel(drawn.capacity_bytes, "disk", drawn.cost_model, drawn.profile, disk_bytes_per_s=1.0)
-    with TemporaryDirectory() as folder:
-        result = LocalEngine(spec, workload, model, Path(folder)).run()
-
-    assert counts(result) == counts(simulate(spec, workload, model))
-
-
-def two_blocks() -> Workload:
-    builder = WorkloadBuilder("two blocks")
-    for block in "ab":
-        builder.block(block, 3)
-        builder.task(outputs=block)
-    builder.task(inputs="ab")
-    return builder.build()
-
-
-def test_every_task_is_heard_of(tmp_path: Path) -> None:
-    done: list[int] = []
-    LocalEngine(find_policy("lru"), two_blocks(), EngineModel(3), tmp_path).run(lambda: done.append(1))
-
-    assert len(done) == 3
-
-
-def test_a_byte_that_changed_on_disk_is_noticed(tmp_path: Path) -> None:
-    engine = LocalEngine(find_policy("lru"), two_blocks(), EngineModel(3), tmp_path)
-
-    def damage() -> None:
-        for file in tmp_path.glob("worker-0/*"):
-            file.write_bytes(b"???")
-
-    with pytest.raises(AssertionError, match="block 0 came back with other bytes"):
-        engine.run(damage)
-
-
-def test_recomputing_is_not_what_this_engine_does(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="reads lost blocks back from disk; leave out '--miss recompute'"):
-        LocalEngine(find_policy("lru"), two_blocks(), EngineModel(3, "recompute"), tmp_path)
-
-
-def test_engines_are_found_by_name() -> None:
-    assert find("caching engine", "local", ENGINES) is LocalEngine
-    with pytest.raises(UnknownName, match="no caching engine 'locall'; did you mean 'local'"):
-        find("caching engine", "locall", ENGINES)
-
-
-# The store as a library ---------------------------------------------------------------------------------------------
+from takeup.errors import BadInput, OutputFailed
 
 
 def make_store(folder: Path, capacity_bytes: int = 4, policy: str = "lru") -> LocalStore:
@@ -218,7 +153,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("full_disk")
-@pytest.mark.parametrize("policy", ["lru", "fifo", "spark", "lerc"])
+@pytest.mark.parametrize("policy", ["lru", "spark", "lerc"])
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
     store = make_store(tmp_path, 2, policy)
     store.put("a", b"1")
@@ -248,36 +183,3 @@ def test_a_refused_block_that_cannot_be_written_is_nowhere(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
     assert store.get("large") is None
     assert store.counts.num_refused == 0
-
-
-# Smaller workloads --------------------------------------------------------------------------------------------------
-
-
-def sized(*sizes_bytes: int) -> Workload:
-    builder = WorkloadBuilder("sized")
-    for number, size_bytes in enumerate(sizes_bytes):
-        builder.block(number, size_bytes)
-        builder.task(outputs=[number])
-    return builder.build()
-
-
-def test_shrinking_keeps_the_proportions() -> None:
-    assert sized(100, 200, 700).shrunk(100).block_bytes.tolist() == [10, 20, 70]
-
-
-def test_a_workload_that_is_small_enough_stays_as_it_is() -> None:
-    assert sized(1, 2, 7).shrunk(100).block_bytes.tolist() == [1, 2, 7]
-
-
-def test_a_block_keeps_at_least_one_byte() -> None:
-    assert sized(1, 10_000).shrunk(100).block_bytes.tolist() == [1, 99]
-
-
-@given(sizes_bytes=st.lists(st.integers(1, 10**12), min_size=1, max_size=20), wanted_bytes=st.integers(100, 10**6))
-def test_a_smaller_workload_is_no_larger_than_wanted(sizes_bytes: list[int], wanted_bytes: int) -> None:
-    workload = sized(*sizes_bytes)
-    smaller = workload.shrunk(wanted_bytes)
-
-    assert smaller.working_set_bytes <= wanted_bytes + len(sizes_bytes)  # a byte for what would vanish
-    assert np.all(smaller.block_bytes >= 1)
-    assert np.array_equal(smaller.output_blocks, workload.output_blocks)

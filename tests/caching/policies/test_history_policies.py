@@ -8,10 +8,10 @@ import pytest
 
 from takeup.caching.contract import Policy
 from takeup.caching.groups import GroupTable
-from takeup.caching.policies.lru import FirstInFirstOut, LeastRecentlyUsed, SparkEviction
+from takeup.caching.policies.lru import LeastRecentlyUsed, SparkEviction
 
 Make = Callable[[GroupTable, int], Policy]
-ALL: list[Make] = [FirstInFirstOut, LeastRecentlyUsed, SparkEviction]
+ALL: list[Make] = [LeastRecentlyUsed, SparkEviction]
 
 
 class Cache:
@@ -39,10 +39,6 @@ class Cache:
 
     def replay(self, blocks: str) -> list[str]:
         return [self.ask(block) for block in blocks]
-
-
-def test_fifo_ignores_reads() -> None:
-    assert Cache(FirstInFirstOut, 2).replay("abaac") == ["", "", "", "", "a"]
 
 
 @pytest.mark.parametrize("make", ALL)

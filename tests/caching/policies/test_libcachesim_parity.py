@@ -16,7 +16,7 @@ from takeup.core.arrays import Ints
 
 libcachesim = pytest.importorskip("libcachesim", reason="needs the package libcachesim: pip install 'takeup[bench]'")
 
-PEERS = {"lru": "LRU", "fifo": "FIFO", "belady-admission": "Belady"}
+PEERS = {"lru": "LRU", "belady-admission": "Belady"}
 NUM_REQUESTS = 20_000
 
 

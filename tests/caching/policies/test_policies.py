@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import AdmissionDecision, CostModel
+from takeup.caching.model import AdmissionDecision
 from takeup.caching.policies import POLICIES, find_policy
 from takeup.errors import BadInput, UnknownName
 
@@ -17,8 +17,8 @@ from takeup.errors import BadInput, UnknownName
 class Cache:
     """A store in front of a group table, as an engine drives it; every block has one byte and costs one second."""
 
-    def __init__(self, policy: str, capacity_bytes: int, cost_model: CostModel = "additive") -> None:
-        self.table = GroupTable(cost_model)
+    def __init__(self, policy: str, capacity_bytes: int) -> None:
+        self.table = GroupTable()
         self.policy = find_policy(policy).make(self.table, capacity_bytes)
         self.free_bytes = capacity_bytes
         self.sizes: dict[str, int] = {}
@@ -272,38 +272,6 @@ def test_dag_tells_far_readers_apart() -> None:
     assert cache.put("e") == "b"
 
 
-@pytest.mark.parametrize(
-    ("cost_model", "victim"),
-    [
-        ("additive", "c"),  # c costs 2 to bring back, a and b cost 3 and 4, whatever else their readers miss
-        ("parallel", "a"),  # the reader of a waits 9 for x anyway
-        ("all-or-nothing", "a"),  # the reader of a misses x already
-    ],
-)
-def test_the_cost_model_decides_whether_a_lost_peer_matters(cost_model: CostModel, victim: str) -> None:
-    cache = Cache("dag-admission", 3, cost_model)
-    cache.task("slow anyway", "ax")
-    cache.task("fast", "bc")
-    cache.table.describe("x", 1, 9.0)
-    cache.table.lost("x")
-    for block, cost_s in (("a", 3.0), ("b", 4.0), ("c", 2.0)):
-        cache.put(block, cost_s=cost_s)
-
-    assert cache.put("e") == victim
-
-
-def test_a_peer_that_comes_back_sooner_does_not_hide_a_block_that_takes_longer() -> None:
-    cache = Cache("dag-admission", 2, "parallel")
-    cache.task("reader", "ax")
-    cache.task("other", "b")
-    cache.table.describe("x", 1, 1.0)
-    cache.table.lost("x")
-    cache.put("a", cost_s=5.0)  # saves 5 - 1 = 4
-    cache.put("b", cost_s=3.0)
-
-    assert cache.put("e") == "b"
-
-
 groups = st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True), max_size=8)
 
 
@@ -314,22 +282,6 @@ def test_dag_with_unit_costs_and_no_distance_is_lrc(groups: list[list[str]]) -> 
         cache = Cache(policy, 4)
         for number, blocks in enumerate(groups):
             cache.task(f"task {number}", "".join(blocks))
-        cache.fill("abcd")
-        victims.append(cache.put("e"))
-
-    assert victims[0] == victims[1]
-
-
-@given(pairs=st.lists(st.sampled_from(["ab", "cd", "ax", "cy", "bx"]), max_size=8))
-def test_dag_under_all_or_nothing_keeps_what_completes_the_most_pairs_as_lerc_does(pairs: list[str]) -> None:
-    victims = []
-    for policy in ("dag-admission", "lerc"):
-        cache = Cache(policy, 4, "all-or-nothing")
-        for number, pair in enumerate(pairs):
-            cache.task(f"task {number}", pair)
-        for lost in "xy":
-            cache.table.describe(lost, 1, 1.0)
-            cache.table.lost(lost)
         cache.fill("abcd")
         victims.append(cache.put("e"))
 

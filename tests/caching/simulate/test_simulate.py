@@ -283,9 +283,7 @@ def test_every_worker_has_an_equal_part_of_the_memory() -> None:
     assert run("lru", builder, 4).num_hits == 2
 
 
-@pytest.mark.parametrize(
-    ("cost_model", "wait_s"), [("additive", 2 + 3), ("parallel", 3), ("all-or-nothing", 1 + 2 + 3)]
-)
+@pytest.mark.parametrize(("cost_model", "wait_s"), [("additive", 2 + 3), ("all-or-nothing", 1 + 2 + 3)])
 def test_the_cost_model_says_how_long_missing_inputs_take_together(cost_model: CostModel, wait_s: int) -> None:
     result = run("lru", tiny("a", "abc", b=2, c=3), 10, cost_model=cost_model)
 

@@ -156,7 +156,7 @@ def _spilled(seed: int) -> list[Operation]:
         store.put(number, blocks[number])
 
     def fill(folder: Path) -> None:
-        table = GroupTable("additive")
+        table = GroupTable()
         store = LocalStore(find_policy("lru").make(table, 6000), table, 6000, folder)
         for number in range(len(blocks)):
             put(store, number)

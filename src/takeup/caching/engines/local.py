@@ -1,21 +1,16 @@
-"""The local engine: blocks are real bytes in this process, a miss is a real read from a real file.
+"""A bounded store for any Python program: blocks in memory as its policy says, the others in a folder.
 
-`LocalStore` is a bounded store any Python program can use: it keeps blocks in memory as its policy says and spills the
-rest to a folder. A block is written once; the clean copy stays, so that evicting it again costs nothing. `LocalEngine`
-runs a whole workload on such stores and checks that every byte read is the byte written.
+A block is written once; the clean copy stays, so that evicting it again costs nothing.
 """
 
-import time
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from takeup.caching.contract import Policy, PolicySpec
+from takeup.caching.contract import Policy
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import AdmissionDecision, BlockId, CachingResult, EngineModel, Task, Workload
+from takeup.caching.model import AdmissionDecision, BlockId
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput, OutputFailed
 
@@ -130,85 +125,3 @@ class LocalStore:
 def _size_bytes(value: bytes) -> int:
     """What a block counts for; at least one byte, also for an empty one."""
     return max(1, len(value))
-
-
-class LocalEngine:
-    """Runs the tasks of a workload one after the other on local stores, one for each of its workers."""
-
-    def __init__(self, spec: PolicySpec, workload: Workload, model: EngineModel, folder: Path) -> None:
-        if model.miss != "disk":
-            raise BadInput(f"the local engine reads lost blocks back from disk; leave out '--miss {model.miss}'")
-        self.spec, self.workload, self.model = spec, workload, model
-        self.table = GroupTable(model.cost_model)
-        worker_bytes = model.capacity_bytes // workload.num_workers
-        folders = [folder / f"worker-{worker}" for worker in range(workload.num_workers)]
-        self.stores = [
-            LocalStore(spec.make(self.table, worker_bytes), self.table, worker_bytes, path) for path in folders
-        ]
-        self.positions = workload.positions_bytes().tolist()
-        self.num_hits = self.num_effective_hits = 0
-        self._checksums: dict[int, int] = {}
-
-    def run(self, on_task: Callable[[], None] = lambda: None) -> CachingResult:
-        """Run everything; `on_task` is called after each task."""
-        started_s, started_cpu_s = time.perf_counter(), time.process_time()
-        unknown, ending = self.workload.tasks_by_job(), self.workload.ending_before()
-        if self.model.profile == "recurring" or self.spec.offline:
-            self._announce(self.workload.tasks())
-            unknown.clear()
-        for block in np.flatnonzero(self.workload.block_producer < 0).tolist():
-            self._store_of(block)._spill(block, self._make(block))
-            self._store_of(block).counts.written_bytes = 0  # source data lies on disk before the run
-        for task in self.workload.tasks():
-            self._announce(unknown.pop(task.job, ()))
-            for block in ending.get(task.index, ()):
-                self._store_of(block).discard(block)
-            self._execute(task)
-            on_task()
-        return self._result(time.process_time() - started_cpu_s, time.perf_counter() - started_s)
-
-    def _announce(self, tasks: Iterable[Task]) -> None:
-        """Open the groups of these consumers."""
-        for task in tasks:
-            self.table.open(task.index, task.inputs, self.positions[task.index], task.stage)
-
-    def _execute(self, task: Task) -> None:
-        present = {block: value for block in task.inputs if (value := self._store_of(block).get(block)) is not None}
-        restored = {block: self._store_of(block).load(block) for block in task.inputs if block not in present}
-        self.num_hits += len(present)
-        self.num_effective_hits += 0 if restored else len(present)
-        self._verify(present | restored)
-        self.table.close(task.index)
-        written = {block: self._make(block) for block in task.outputs}
-        for block, value in (restored | written).items():
-            dataset = int(self.workload.block_dataset[block])
-            self._store_of(block).put(block, value, task.inputs, dataset if dataset >= 0 else None)
-
-    def _make(self, block: int) -> bytes:
-        """The content of a block: pseudo-random bytes determined by its number."""
-        value = np.random.default_rng(block).bytes(int(self.workload.block_bytes[block]))
-        self._checksums[block] = zlib.crc32(value)
-        return value
-
-    def _verify(self, values: dict[int, bytes]) -> None:
-        for block, value in values.items():
-            assert zlib.crc32(value) == self._checksums[block], f"block {block} came back with other bytes"
-
-    def _store_of(self, block: int) -> LocalStore:
-        return self.stores[int(self.workload.block_worker[block])]
-
-    def _result(self, cpu_s: float, wall_s: float) -> CachingResult:
-        names = ("num_evictions", "num_broadcasts", "num_refused", "read_bytes", "written_bytes")
-        return CachingResult(
-            policy=self.spec.name,
-            workload=self.workload.name,
-            capacity_bytes=self.model.capacity_bytes,
-            num_accesses=self.workload.num_accesses,
-            num_hits=self.num_hits,
-            num_effective_hits=self.num_effective_hits,
-            num_recomputed=0,
-            **{name: sum(getattr(store.counts, name) for store in self.stores) for name in names},
-            inactive_share=0.0,
-            task_time_s=cpu_s,
-            makespan_s=wall_s,
-        )

@@ -7,7 +7,7 @@ from takeup.caching.policies.belady import FurthestNextUse
 from takeup.caching.policies.dag import DagValue
 from takeup.caching.policies.lerc import LeastEffectiveReferenceCount
 from takeup.caching.policies.lrc import LeastReferenceCount
-from takeup.caching.policies.lru import FirstInFirstOut, LeastRecentlyUsed, SparkEviction
+from takeup.caching.policies.lru import LeastRecentlyUsed, SparkEviction
 from takeup.caching.policies.mrd import MostReferenceDistance
 from takeup.core import lazy
 from takeup.errors import BadInput, UnknownName
@@ -15,7 +15,6 @@ from takeup.errors import BadInput, UnknownName
 POLICIES: dict[str, PolicySpec] = {
     "lru": PolicySpec("lru", LeastRecentlyUsed),
     "spark": PolicySpec("spark", SparkEviction),
-    "fifo": PolicySpec("fifo", FirstInFirstOut),
     "lrc": PolicySpec("lrc", LeastReferenceCount, uses_table=True),
     "lerc": PolicySpec("lerc", LeastEffectiveReferenceCount, uses_table=True),
     "mrd": PolicySpec("mrd", MostReferenceDistance, uses_table=True),

@@ -3,19 +3,18 @@
 How it works. The worth of a block is what its consumers lose when it leaves, discounted by how far away they are, per
 byte it occupies:
 
-    worth(b) = sum over the next few consumers g of b:  saving_g(b) * exp(-position_g / horizon)  /  size(b)
+    worth(b) = sum over the next few consumers g of b:  cost(b) * exp(-position_g / horizon)  /  size(b)
 
-The saving comes from the engine's cost model (see `GroupTable.saving_s`): with unit costs and sizes the additive model
-makes this a refined LRC and the all-or-nothing model a refined LERC. Positions are bytes the engine touches before the
-consumer runs, and the horizon is a fraction of the cache, so what lies beyond a cache's worth of traffic hardly
-counts. With an exponential discount the order of two blocks does not change while time passes: an index stays valid.
+The cost is the time to restore the block; tasks restore one input after the other, so costs add up, and with unit costs
+and sizes this is a refined LRC. Positions are bytes the engine touches before the consumer runs, and the horizon is a
+fraction of the cache, so what lies beyond a cache's worth of traffic hardly counts. With an exponential discount the
+order of two blocks does not change while time passes: an index stays valid.
 The logarithm keeps far consumers apart where the plain sum would be zero.
 """
 
 import heapq
 import math
 
-from takeup.caching.groups import PeerGroup
 from takeup.caching.model import BlockId
 from takeup.caching.policies.base import Rank, RankedPolicy
 
@@ -28,21 +27,15 @@ class DagValue(RankedPolicy):
     """Rank: logarithm of the discounted saving per byte, then the reference count."""
 
     def rank(self, block: BlockId) -> Rank:
-        groups = list(self.table.groups(block))
-        if len(groups) > NUM_CONSUMERS:
-            groups = heapq.nsmallest(NUM_CONSUMERS, groups, key=lambda group: group.position)
-        terms = [self._log_term(group, block) for group in groups]
-        peak = max(terms, default=-math.inf)
-        if peak == -math.inf:
-            return (peak, self.table.rc(block))
+        cost_s, horizon_bytes = self.table.cost_s(block), HORIZON_SHARE * max(1, self.capacity_bytes)
+        positions = heapq.nsmallest(NUM_CONSUMERS, (group.position for group in self.table.groups(block)))
+        if cost_s <= 0 or not positions:
+            return (-math.inf, self.table.rc(block))
+        terms = [math.log(cost_s) - position / horizon_bytes for position in positions]
+        peak = terms[0]
         worth = peak + math.log(sum(math.exp(term - peak) for term in terms))
         density = worth - math.log(self.table.size_bytes(block))
         return (math.floor(density * RESOLUTION), self.table.rc(block))
 
     def explain(self, block: BlockId) -> str:
         return f"saves the least per byte (log value {self.rank(block)[0] / RESOLUTION:.3g})"
-
-    def _log_term(self, group: PeerGroup, block: BlockId) -> float:
-        saving_s = self.table.saving_s(group, block)
-        horizon_bytes = HORIZON_SHARE * max(1, self.capacity_bytes)
-        return math.log(saving_s) - group.position / horizon_bytes if saving_s > 0 else -math.inf

@@ -1,4 +1,4 @@
-"""Orders by time: LRU drops the block that was not touched for longest; Spark's own rule, and FIFO, are variants."""
+"""Orders by time: LRU drops the block that was not touched for longest; Spark's own rule is a variant."""
 
 from collections.abc import Container, Iterator
 
@@ -23,13 +23,3 @@ class SparkEviction(LeastRecentlyUsed):
 
     def _victims(self, block: BlockId, pinned: Container[BlockId]) -> Iterator[BlockId]:
         return (victim for victim in super()._victims(block, pinned) if not self.table.are_siblings(block, victim))
-
-
-class FirstInFirstOut(LeastRecentlyUsed):
-    """Drop the block that was stored first, however often it was read since."""
-
-    def explain(self, block: BlockId) -> str:
-        return "came in before any other block"
-
-    def read(self, block: BlockId) -> None:
-        """A read changes nothing."""

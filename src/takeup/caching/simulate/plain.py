@@ -59,7 +59,7 @@ class Simulation:
     ) -> None:
         self.spec, self.workload, self.engine, self.on_room = spec, workload, engine, on_room
         self.expected = dict(expected or {})
-        self.table = GroupTable(engine.cost_model)
+        self.table = GroupTable()
         worker_bytes = engine.capacity_bytes // workload.num_workers
         self.capacity_bytes = worker_bytes * workload.num_workers
         self.stores = [
@@ -215,8 +215,6 @@ class Simulation:
         """Seconds the task waits for all its missing inputs, by the engine's cost model."""
         if not waits_s:
             return 0.0
-        if self.engine.cost_model == "parallel":
-            return max(waits_s)
         if self.engine.cost_model == "all-or-nothing":
             return sum(waits_s) + sum(map(self._again_s, present))
         return sum(waits_s)

@@ -1,10 +1,8 @@
 """Job graphs: build a `Workload` from named objects, or read and write one as a table with a row for every task."""
 
-import heapq
 import math
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +17,7 @@ from takeup.errors import BadInput, BadTrace
 # Build a workload: declare blocks, stages and tasks, then `build` -----------------------------------------------------
 #
 # Blocks are numbered in the order in which they are first mentioned, stages and tasks in the order in which they are
-# added. Tasks may be added before the producer of what they read; `build` then moves them, and only them, behind it.
+# added, which is that in which they run: the producer of a block before its readers.
 
 _OF_ITS_BLOCKS = -1
 
@@ -38,17 +36,13 @@ class _Lists:
     def first(self, task: int) -> int | None:
         return self.blocks[self.starts[task]] if self.starts[task] < self.starts[task + 1] else None
 
-    def arrays(self, order: Ints) -> tuple[Ints, Ints]:
-        """Starts and blocks as arrays, tasks in the given order."""
-        starts, blocks = np.array(self.starts, np.int64), np.array(self.blocks, np.int64)
-        lengths = np.diff(starts)[order]
-        new_starts = np.concatenate(([0], np.cumsum(lengths)))
-        moved = np.repeat(starts[order] - new_starts[:-1], lengths) + np.arange(len(blocks))
-        return new_starts, blocks[moved]
+    def arrays(self) -> tuple[Ints, Ints]:
+        """Starts and blocks as arrays."""
+        return np.array(self.starts, np.int64), np.array(self.blocks, np.int64)
 
 
 class WorkloadBuilder:
-    """Collects blocks, stages and tasks in any order; `build` checks them and lays them out as a `Workload`."""
+    """Collects blocks, stages and tasks; `build` checks them and lays them out as a `Workload`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,7 +51,6 @@ class WorkloadBuilder:
         self._traits: dict[int, tuple[int, bool]] = {}
         self._drops: dict[int, int] = {}
         self._stage_after: list[int] = []
-        self._own_stages: list[int] = []
         self._tasks: list[tuple[int, int, int, float]] = []
         self._task_names: dict[int, str] = {}
         self._inputs = _Lists()
@@ -100,7 +93,7 @@ class WorkloadBuilder:
         compute_s: float = 0.0,
         name: str | None = None,
     ) -> int:
-        """Add a task; returns its number, which stays valid in the workload if no task had to be moved.
+        """Add a task; returns its number.
 
         Without `stage` it gets a new stage without predecessor; without `worker` it runs where its first input lives,
         else where its first output lives, else on worker 0.
@@ -112,7 +105,6 @@ class WorkloadBuilder:
             raise BadInput(f"{self._say(number)} runs on worker {worker}; number the workers from 0")
         if stage is None:
             stage = self.stage()
-            self._own_stages.append(number)
         self._tasks.append((job, stage, _OF_ITS_BLOCKS if worker is None else worker, compute_s))
         self._inputs.append(dict.fromkeys(map(self._block_number, inputs)))
         self._outputs.append(dict.fromkeys(map(self._block_number, outputs)))
@@ -123,20 +115,21 @@ class WorkloadBuilder:
         self._check_blocks()
         self._check_stages()
         self._check_tasks()
-        order = self._order()
-        input_starts, input_blocks = self._inputs.arrays(order)
-        output_starts, output_blocks = self._outputs.arrays(order)
+        input_starts, input_blocks = self._inputs.arrays()
+        output_starts, output_blocks = self._outputs.arrays()
+        producers = self._producers(output_starts, output_blocks)
+        self._check_order(np.repeat(np.arange(len(self._tasks)), np.diff(input_starts)), input_blocks, producers)
         facts = [self._block_facts[number] for number in range(len(self._block_numbers))]
-        jobs, _, _, compute_s = zip(*self._tasks, strict=True) if self._tasks else ((), (), (), ())
+        jobs, stages, _, compute_s = zip(*self._tasks, strict=True) if self._tasks else ((), (), (), ())
         return Workload(
             name=self.name,
             block_bytes=np.array([size_bytes for size_bytes, _ in facts], np.int64),
             block_worker=np.array([worker for _, worker in facts], np.int64),
-            block_producer=self._producers(output_starts, output_blocks),
-            task_job=np.array(jobs, np.int64)[order],
-            task_stage=self._task_stages(order),
-            task_worker=np.array([self._worker(task) for task in range(len(self._tasks))], np.int64)[order],
-            task_compute_s=np.array(compute_s, np.float64)[order],
+            block_producer=producers,
+            task_job=np.array(jobs, np.int64),
+            task_stage=np.array(stages, np.int64),
+            task_worker=np.array([self._worker(task) for task in range(len(self._tasks))], np.int64),
+            task_compute_s=np.array(compute_s, np.float64),
             input_starts=input_starts,
             input_blocks=input_blocks,
             output_starts=output_starts,
@@ -144,7 +137,7 @@ class WorkloadBuilder:
             stage_after=np.array(self._stage_after, np.int64),
             block_dataset=np.array([self._traits[number][0] for number in range(len(facts))], np.int64),
             block_spills=np.array([self._traits[number][1] for number in range(len(facts))], np.bool_),
-            block_ends=self._ends(order, input_starts, input_blocks),
+            block_ends=self._ends(input_starts, input_blocks),
         )
 
     # What may not be ------------------------------------------------------------------------------------------------
@@ -198,61 +191,28 @@ class WorkloadBuilder:
                     return f"block {name!r} is written by {both}, but a block has one producer; rename one of the two"
         raise AssertionError("called only when some block is written twice")
 
-    # Order ----------------------------------------------------------------------------------------------------------
+    def _check_order(self, readers: Ints, blocks: Ints, producers: Ints) -> None:
+        for place in np.flatnonzero(producers[blocks] >= readers)[:1].tolist():
+            reader, producer = int(readers[place]), int(producers[blocks[place]])
+            name = list(self._block_numbers)[int(blocks[place])]
+            raise BadInput(
+                f"{self._say(reader)} reads block {name!r}, which {self._say(producer)} writes only then; "
+                "give the tasks in the order in which they run"
+            )
 
-    def _order(self) -> Ints:
-        """The tasks with producers first, otherwise in the order in which they were added."""
-        order = np.arange(len(self._tasks))
-        producers = self._producers(*self._outputs.arrays(order))
-        starts, blocks = self._inputs.arrays(order)
-        reader, producer = np.repeat(order, np.diff(starts)), producers[blocks]
-        if np.all(producer < reader):
-            return order
-        known = producer >= 0
-        return self._sorted_order(zip(reader[known].tolist(), producer[known].tolist(), strict=True))
-
-    def _sorted_order(self, edges: Iterable[tuple[int, int]]) -> Ints:
-        sorter = TopologicalSorter[int](dict.fromkeys(range(len(self._tasks)), ()))
-        for reader, producer in edges:
-            sorter.add(reader, producer)
-        try:
-            sorter.prepare()
-        except CycleError as error:
-            names = " -> ".join(self._say(task) for task in error.args[1])
-            raise BadInput(f"these tasks wait for each other: {names}; take one of these inputs away") from error
-        ready, order = list(sorter.get_ready()), []
-        heapq.heapify(ready)
-        while ready:
-            order.append(heapq.heappop(ready))
-            sorter.done(order[-1])
-            for task in sorter.get_ready():
-                heapq.heappush(ready, task)
-        return np.array(order, np.int64)
+    # ----------------------------------------------------------------------------------------------------------------
 
     def _producers(self, output_starts: Ints, output_blocks: Ints) -> Ints:
         producers = np.full(len(self._block_numbers), -1, np.int64)
         producers[output_blocks] = np.repeat(np.arange(len(self._tasks)), np.diff(output_starts))
         return producers
 
-    def _ends(self, order: Ints, input_starts: Ints, input_blocks: Ints) -> Ints:
+    def _ends(self, input_starts: Ints, input_blocks: Ints) -> Ints:
         """Before which task each block is removed: the one after its `drop`, in any case after its last reader."""
-        position = np.append(np.argsort(order), len(order))
-        ends = [self._drops.get(number, len(order)) for number in range(len(self._block_numbers))]
-        after_readers = np.zeros(len(ends), np.int64)
-        np.maximum.at(after_readers, input_blocks, 1 + np.repeat(np.arange(len(order)), np.diff(input_starts)))
-        dropped_at: Ints = np.maximum(position[np.array(ends, np.int64)], after_readers)
-        return dropped_at
-
-    def _task_stages(self, order: Ints) -> Ints:
-        """The stage of every task. Stages of one task keep counting upwards when tasks have moved."""
-        stages = np.array([task[1] for task in self._tasks], np.int64)
-        is_own = np.zeros(len(stages), np.bool_)
-        is_own[self._own_stages] = True
-        stages, is_own = stages[order], is_own[order]
-        stages[is_own] = np.sort(stages[is_own])
-        return stages
-
-    # ----------------------------------------------------------------------------------------------------------------
+        num_tasks = len(self._tasks)
+        ends = np.array([self._drops.get(number, num_tasks) for number in range(len(self._block_numbers))], np.int64)
+        np.maximum.at(ends, input_blocks, 1 + np.repeat(np.arange(num_tasks), np.diff(input_starts)))
+        return ends
 
     def _block_number(self, name: Hashable) -> int:
         return self._block_numbers.setdefault(name, len(self._block_numbers))

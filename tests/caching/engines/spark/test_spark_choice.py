@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.xdist_group("spark-java"),  # so that one worker compiles the programs
 ]
 MEMORY_ONLY, TO_BE_WRITTEN, ON_DISK = (False, False), (True, False), (True, True)
+OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "java.util.concurrent", "java.net", "sun.nio.ch")
 Event = tuple[Any, ...]
 
 
@@ -206,3 +207,16 @@ def test_a_block_that_is_made_again_and_that_spark_would_have_is_a_loss(class_pa
     )
 
     assert told == ["1 -2.0"]
+
+
+def test_spark_decides_while_the_policy_has_lost_and_the_policy_again_afterwards(class_path: str) -> None:
+    opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED]
+    command = ["java", "-Xmx600m", "-XX:+UseSerialGC", *opened, "-cp", class_path, "io.takeup.spark.GivesWayMain"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    ours, given, again = (list(map(int, line.split())) for line in ran.stdout.splitlines())
+
+    assert 0 < ours[0] == given[0] < again[0]  # choices of the policy
+    assert ours[1] < given[1]  # evictions
+    assert (ours[2], given[2]) == (0, 1)  # how often Spark took over
+    assert again[3] == 0  # failures

@@ -33,7 +33,7 @@ class SparkCounts:
     read back from disk, `prefetches` read back before a task read them. `inactive_bytes` are in memory without a known
     reader. `stock_hits` is what Spark's own rule, replayed on ids in each executor, would have found; `saved_ns` and
     `saved_read_bytes` are task time and reads from disk saved compared with it, and negative where the policy lost.
-    `gave_way` counts executors in which it lost more than 1 %, so that Spark's own eviction took over.
+    `gave_way` counts how often an executor had lost more than 1 %, so that Spark's own eviction took over for a while.
     """
 
     policy: str

@@ -55,52 +55,34 @@ def next_stage(run: ReplayState, block: int) -> float:
     return nearest
 
 
-@inlined
-def _saving_s(run: ReplayState, task: int, block: int) -> float:
-    """See `GroupTable.saving_s`."""
-    if run.rules.cost_model == layout.ADDITIVE:
-        return run.blocks[block].cost_s
-    total, longest = 0.0, 0.0
-    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
-        other = run.inputs[place].block
-        total += run.blocks[other].cost_s
-        if other != block and run.blocks[other].status == layout.LOST:
-            longest = max(longest, run.blocks[other].cost_s)
-    if run.rules.cost_model == layout.PARALLEL:
-        return max(0.0, run.blocks[block].cost_s - longest)
-    return 0.0 if run.tasks[task].missing > 0 else total
-
-
 @bare
 def _log_worth(run: ReplayState, block: int) -> float:
     """See `DagValue.rank`: the logarithm of the discounted savings of the nearest open consumers."""
-    num_terms, peak, total = _nearest_terms(run, block), -math.inf, 0.0
+    num_terms, cost_s, total = _nearest_positions(run, block), run.blocks[block].cost_s, 0.0
+    if num_terms == 0 or cost_s <= 0:
+        return -math.inf
+    horizon_bytes = HORIZON_SHARE * max(1, run.rules.worker_bytes)
+    peak = math.log(cost_s) - run.nearest[0] / horizon_bytes
     for slot in range(num_terms):
-        peak = max(peak, run.nearest[slot].term)
-    if peak == -math.inf:
-        return peak
-    for slot in range(num_terms):
-        total += math.exp(run.nearest[slot].term - peak)
+        total += math.exp(math.log(cost_s) - run.nearest[slot] / horizon_bytes - peak)
     return peak + math.log(total)
 
 
 @inlined
-def _nearest_terms(run: ReplayState, block: int) -> int:
-    """Fill `nearest` with the terms of the nearest open consumers, in order of position; returns their number."""
-    horizon_bytes, found = HORIZON_SHARE * max(1, run.rules.worker_bytes), 0
+def _nearest_positions(run: ReplayState, block: int) -> int:
+    """Fill `nearest` with the positions of the nearest open consumers, in their order; returns their number."""
+    found = 0
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
         if run.tasks[task].consumer != layout.OPEN:
             continue
         if found == NUM_CONSUMERS and run.blocks[block].reopened == 0:
             break
-        position, saving_s, slot = run.tasks[task].position, _saving_s(run, task, block), found
-        while slot > 0 and run.nearest[slot - 1].position > position:
-            run.nearest[slot].position = run.nearest[slot - 1].position
-            run.nearest[slot].term = run.nearest[slot - 1].term
+        position, slot = run.tasks[task].position, found
+        while slot > 0 and run.nearest[slot - 1] > position:
+            run.nearest[slot] = run.nearest[slot - 1]
             slot -= 1
-        run.nearest[slot].position = position
-        run.nearest[slot].term = math.log(saving_s) - position / horizon_bytes if saving_s > 0 else -math.inf
+        run.nearest[slot] = position
         found = min(found + 1, NUM_CONSUMERS)
     return found
 
@@ -194,11 +176,9 @@ def set_missing(run: ReplayState, block: int, change: int) -> bool:
             continue
         before = run.tasks[task].missing
         run.tasks[task].missing = before + change
-        is_flip = before == 0 or before + change == 0
-        if is_flip:
+        if before == 0 or before + change == 0:
             broke |= before == 0
             _flip(run, task, -change)
-        if is_flip or run.rules.policy == layout.DAG:
             refresh_group(run, task)
     return broke
 

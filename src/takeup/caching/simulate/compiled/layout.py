@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from takeup.core.arrays import Ints
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import bare, inlined
 
 # The arrays of a compiled replay: one record per block, task, input, worker and stage, and the rules of the run -------
@@ -19,12 +19,9 @@ Records = npt.NDArray[Any]
 NEVER, STORED, LOST = 0, 1, 2  # status of a block
 UNKNOWN, OPEN, CLOSED = 0, 1, 2  # status of a consumer
 
-FIFO, LRU, LRC, LERC, MRD, NEXT, DAG = range(7)
-POLICY_NAMES = ("fifo", "lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag")
+LRU, LRC, LERC, MRD, NEXT, DAG = range(6)
+POLICY_NAMES = ("lru", "lrc", "lerc", "mrd", "furthest_next_use", "dag")
 POLICY_CODES = {name: code for code, name in enumerate(POLICY_NAMES)} | {"belady": NEXT, "spark": LRU}
-
-ADDITIVE, PARALLEL, ALL_OR_NOTHING = range(3)
-COST_MODELS = {"additive": ADDITIVE, "parallel": PARALLEL, "all-or-nothing": ALL_OR_NOTHING}
 
 
 def _record(small: str = "", large: str = "", floats: str = "") -> np.dtype[np.void]:
@@ -43,7 +40,6 @@ BLOCK = _record(
 TASK = _record("job stage worker inputs outputs ending consumer missing stage_now is_again", "", "compute_s position")
 INPUT = _record("block user")
 WORKER = _record("heap_start heap_size", "free_bytes", "free_s")
-NEAREST = _record("", "", "position term")
 SCRATCH = _record("heap stack next_input restored chosen aside")
 STAGE = _record("after", "", "end_s")
 TOTALS = _record(
@@ -60,7 +56,7 @@ class ReplayRules(NamedTuple):
     admission: bool
     recurring: bool
     recompute: bool
-    cost_model: int
+    all_or_nothing: bool
     disk_bytes_per_s: float
     worker_bytes: int
     stages_ascend: bool
@@ -86,7 +82,7 @@ class ReplayState(NamedTuple):
     job_tasks: Ints
     job_known: npt.NDArray[np.bool_]
     scratch: Records
-    nearest: Records
+    nearest: Floats
     totals: Records
 
 

@@ -45,13 +45,13 @@ def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> ReplayR
         admission=spec.admission,
         recurring=engine.profile == "recurring" or spec.offline,
         recompute=bool(workload.recomputes(engine.miss).any()),
-        cost_model=layout.COST_MODELS[engine.cost_model],
+        all_or_nothing=engine.cost_model == "all-or-nothing",
         disk_bytes_per_s=float(engine.disk_bytes_per_s),
         worker_bytes=worker_bytes,
         stages_ascend=bool(np.all(np.diff(workload.task_stage) >= 0)),
         spares_siblings=spec.base == "spark",
         num_datasets=1 + int(workload.block_dataset.max(initial=-1)),
-        tracks_groups=policy == layout.LERC or (policy == layout.DAG and engine.cost_model != "additive"),
+        tracks_groups=policy == layout.LERC,
     )
 
 
@@ -75,7 +75,7 @@ def _lay_out(workload: Workload, rules: ReplayRules, recomputes: Bools) -> Repla
         job_tasks=np.argsort(task_job, kind="stable"),
         job_known=np.zeros(len(job_ids), np.bool_),
         scratch=_records(layout.SCRATCH, 1 + num_blocks + (workload.num_accesses if rules.recompute else 0)),
-        nearest=_records(layout.NEAREST, NUM_CONSUMERS + 1),
+        nearest=np.zeros(NUM_CONSUMERS + 1),
         totals=_records(layout.TOTALS, 1),
     )
 
@@ -146,8 +146,7 @@ def touch(run: ReplayState, block: int) -> None:
     """Update the policy's state for a read from memory."""
     record = run.blocks[block]
     run.totals[0].clock += 1
-    if run.rules.policy != layout.FIFO:
-        record.last_used = run.totals[0].clock
+    record.last_used = run.totals[0].clock
     layout.sift(run, record.worker, record.heap_place)
 
 
@@ -156,7 +155,7 @@ def put(run: ReplayState, block: int, task: int) -> None:
     """Store the block if the policy makes room for it; the inputs of `task` are pinned."""
     record = run.blocks[block]
     if run.rules.policy == layout.DAG:
-        _describe(run, block)
+        record.cost_s = _cost_s(run, block)
     was_lost = record.status == layout.LOST
     record.status = layout.STORED
     if was_lost:
@@ -280,18 +279,6 @@ def _choose(run: ReplayState, block: int, task: int) -> int:
     return -1
 
 
-@bare
-def _describe(run: ReplayState, block: int) -> None:
-    """Set the block's restore cost, used only by DAG; if it changed, refresh its open groups where they are tracked."""
-    record, cost_s = run.blocks[block], _cost_s(run, block)
-    changed = cost_s != record.cost_s
-    record.cost_s = cost_s
-    if changed and run.rules.tracks_groups:
-        for place in range(group_table.first_user(run, block), group_table.last_user(run, block)):
-            if run.tasks[run.users[place]].consumer == layout.OPEN:
-                group_table.refresh_group(run, run.users[place])
-
-
 @inlined
 def _cost_s(run: ReplayState, block: int) -> float:
     """See `Simulation._cost_s`."""
@@ -362,16 +349,13 @@ def _read_inputs(run: ReplayState, task: int) -> tuple[float, int]:
     if num_present == end - start:
         run.totals[0].effective_hits += num_present
         return 0.0, 0
-    total_s, longest_s, num_restored = 0.0, 0.0, 0
+    total_s, num_restored = 0.0, 0
     for place in range(start, end):
         block = run.inputs[place].block
         if run.blocks[block].status != layout.STORED:
             seconds, num_restored = _restore(run, block, task, num_restored)
             total_s += seconds
-            longest_s = max(longest_s, seconds)
-    if run.rules.cost_model == layout.PARALLEL:
-        return longest_s, num_restored
-    return (total_s + again_s if run.rules.cost_model == layout.ALL_OR_NOTHING else total_s), num_restored
+    return (total_s + again_s if run.rules.all_or_nothing else total_s), num_restored
 
 
 @inlined

@@ -4,7 +4,6 @@ import com.codahale.metrics.Gauge;
 import com.sun.management.OperatingSystemMXBean;
 import java.lang.management.ManagementFactory;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Timer;
 import java.util.TimerTask;
@@ -130,13 +129,9 @@ final class ExecutorHalf implements ExecutorPlugin {
         }
     }
 
-    /** Where Spark's own rule would have cost less, it rules from now on. */
+    /** While Spark's own rule would have cost less by more than a small share of all, it rules. */
     private void giveWayIfWorse(double cpuS) {
-        double lostS = -ranks.savedS();
-        if (lostS > Math.max(LEAST_LOSS_S, MOST_LOSS_SHARE * cpuS)) {
-            store.giveWay(String.format(
-                    Locale.ROOT, "it would have saved %.2f s of %.1f s of task time", lostS, cpuS));
-        }
+        store.giveWay(-ranks.savedS() > Math.max(LEAST_LOSS_S, MOST_LOSS_SHARE * cpuS));
     }
 
     private void prefetch() {

@@ -54,6 +54,7 @@ public final class TakeupStore extends MemoryStore {
     private final ThreadLocal<Long> nestedNs = ThreadLocal.withInitial(() -> 0L);
     private final ThreadLocal<Boolean> isEvicting = ThreadLocal.withInitial(() -> false);
     private volatile boolean isStock;
+    private volatile boolean givesWay; // Spark decides for now, and we go on counting
 
     @SuppressWarnings("unchecked")
     TakeupStore(SparkEnv env, BlockManager blockManager, BlockRanks ranks, Counters counters, TaskLog tasks)
@@ -211,9 +212,8 @@ public final class TakeupStore extends MemoryStore {
     @Override
     public boolean remove(BlockId id) {
         boolean wasHere = super.remove(id);
-        if (isStock) {
-            counters.add(Counters.EVICTIONS, wasHere && isEvicting.get() ? 1 : 0);
-        } else if (wasHere) {
+        counters.add(Counters.EVICTIONS, wasHere && isEvicting.get() ? 1 : 0);
+        if (!isStock && wasHere) {
             arriving.remove(id);
             guard(() -> ranks.removed(id));
         }
@@ -224,7 +224,7 @@ public final class TakeupStore extends MemoryStore {
 
     @Override
     public long evictBlocksToFreeSpace(Option<BlockId> incoming, long space, MemoryMode mode) {
-        if (!isStock) {
+        if (!isStock && !givesWay) {
             synchronized (memoryManager) {
                 BlockRanks.Choice choice = choose(incoming.isDefined() ? incoming.get() : null, space, mode);
                 if (choice != null) {
@@ -345,13 +345,12 @@ public final class TakeupStore extends MemoryStore {
         }
     }
 
-    /** Not an error: the policy does not suit the application. */
-    void giveWay(String reason) {
-        if (!isStock) {
-            isStock = true;
+    /** Not an error: the policy does not suit what the application does now. */
+    void giveWay(boolean toSpark) {
+        if (toSpark && !givesWay) {
             counters.add(Counters.GAVE_WAY, 1);
-            LOG.warn("takeup: eviction is Spark's own from now on, because {}", reason);
         }
+        givesWay = toSpark;
     }
 
     void giveUp(Throwable error) {
