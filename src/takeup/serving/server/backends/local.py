@@ -5,12 +5,12 @@ import io
 import os
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,7 @@ from takeup.serving.editing.masked.initial_latents import composite, mask_pixels
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Cancelled, Request
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, AdapterLERC
+from takeup.serving.scheduling.queue import FairQueue, ReorderingQueue
 from takeup.serving.server.backends import ImageFormat, ImageJob, JobHandle, ModelCard
 
 # Chooses how a pipeline is computed on its device: CUDA graphs on CUDA, eager elsewhere -------------------------------
@@ -256,8 +257,37 @@ class StepLoopMeter:
 # Images generated in this process: the step loop in one thread, the work before and after it in others ----------------
 #
 # How it works. A job is prepared (prompt encoded, image encoded) by one pool of threads, joins the step loop, and when
-# its last step is done it is decoded and written by another pool: the loop never waits for either. A failure anywhere
-# ends the one order it belongs to.
+# its last step is done it is decoded and written by another pool: the loop never waits for either. Both pools go round
+# robin over the tenants. A failure anywhere ends the one order it belongs to.
+
+ROWS_OF_AN_IMAGE = 2  # with guidance
+
+
+class FairThreads:
+    """Threads that make the work of the tenant next of which the least is being made, then of the one that waited."""
+
+    def __init__(self, num_threads: int, name: str, start: Callable[[], None]) -> None:
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name, initializer=start)
+        self._waiting = FairQueue[Callable[[], None]](ReorderingQueue)
+        self._lock = threading.Lock()
+
+    def submit(self, tenant: str, act: Callable[[], None]) -> None:
+        """Act in one of the threads."""
+        with self._lock:
+            self._waiting.add(act, (), tenant)
+        self._threads.submit(self._next)
+
+    def close(self) -> None:
+        """Wait for what is being made; what waits is dropped."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _next(self) -> None:
+        with self._lock:
+            act, tenant = self._waiting.pop(())
+            self._waiting.running[tenant] += 1
+        act()
+        with self._lock:
+            self._waiting.running[tenant] -= 1
 
 
 class LocalBackend:
@@ -268,13 +298,15 @@ class LocalBackend:
     ) -> None:
         self.engine, self._editor, self._card, self._store = engine, editor, card, store
         self._meter = meter = StepLoopMeter()
-        self._before = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare", initializer=meter.register)
-        self._after = ThreadPoolExecutor(num_threads, thread_name_prefix="finish", initializer=meter.register)
+        self._before = FairThreads(num_threads, "prepare", meter.register)
+        self._after = FairThreads(num_threads, "finish", meter.register)
+        self._elsewhere: Counter[str] = Counter()
         self._stopped = threading.Event()
         self._num_steps = 0
         self._num_rows = 0
         self._num_open = 0
         self._counting = threading.Lock()
+        engine.elsewhere = self._rows_elsewhere
         self._loop = threading.Thread(target=engine.run, args=(self._on_iteration,), name="step-loop", daemon=True)
         self._loop.start()
 
@@ -295,7 +327,7 @@ class LocalBackend:
         self._store.ahead = job.ahead
         self._count(1)
         order.done.add_done_callback(lambda _: self._count(-1))
-        self._before.submit(_guarded, order, self._begin, order)
+        self._submit(self._before, order, self._begin)
         return order
 
     def forget(self, name: str) -> None:
@@ -318,9 +350,9 @@ class LocalBackend:
     def close(self) -> None:
         """Stop the loop at the next step boundary; weights are as they were loaded afterwards."""
         self._stopped.set()
-        self._before.shutdown(cancel_futures=True)
+        self._before.close()
         self._loop.join()
-        self._after.shutdown(cancel_futures=True)
+        self._after.close()
         _close_all(self.engine)
         self._editor.close()
 
@@ -366,9 +398,9 @@ class LocalBackend:
         elif self._stopped.is_set():
             order.fail(Cancelled("the server was stopped"))
         else:
-            self._after.submit(_guarded, order, self._finish, order, finished.result())
+            self._submit(self._after, order, partial(self._finish, finished.result()))
 
-    def _finish(self, order: JobHandle, run: DenoisingRun) -> None:
+    def _finish(self, run: DenoisingRun, order: JobHandle) -> None:
         """In a thread of `after`."""
         with self._meter.working("finish"):
             job, image, report = order.job, self.engine.family.decode(run), None
@@ -377,9 +409,31 @@ class LocalBackend:
             picture = encode_image(image[0], job.format, job.quality)
         order.finish(picture, report)
 
-    def _count(self, change: int) -> None:
+    def _submit(self, threads: FairThreads, order: JobHandle, act: Callable[[JobHandle], None]) -> None:
+        """Act in a thread; until it is done the image counts in the turns of the step loop."""
+        tenant = order.job.request.tenant
+        self._count(0, tenant, 1)
+
+        def acted() -> None:
+            try:
+                act(order)
+            except BaseException as problem:
+                order.fail(problem)
+            finally:
+                self._count(0, tenant, -1)
+
+        threads.submit(tenant, acted)
+
+    def _count(self, change: int, tenant: str = "", elsewhere: int = 0) -> None:
         with self._counting:
             self._num_open += change
+            if elsewhere:
+                self._elsewhere[tenant] += elsewhere
+
+    def _rows_elsewhere(self) -> Mapping[str, int]:
+        """In the step loop: rows of the images that are encoded or decoded, by tenant."""
+        with self._counting:
+            return {tenant: ROWS_OF_AN_IMAGE * number for tenant, number in self._elsewhere.items() if number > 0}
 
 
 def encode_image(image: torch.Tensor, kind: ImageFormat, quality: int) -> bytes:
@@ -398,15 +452,6 @@ def _close_all(engine: StepEngine) -> None:
     for add_on in engine.add_ons:
         if isinstance(add_on, Loras | Controls):
             add_on.close()
-
-
-def _guarded(order: JobHandle, act: object, *arguments: object) -> None:
-    """Call `act`; an error completes the job."""
-    assert callable(act)
-    try:
-        act(*arguments)
-    except BaseException as problem:
-        order.fail(problem)
 
 
 # Models by name, and a backend that serves one of them in this process ------------------------------------------------
