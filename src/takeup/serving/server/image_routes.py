@@ -206,7 +206,6 @@ def _edit(made: FinishedImage) -> EditFacts | None:
         error=report.error,
         packing_error=report.packing_error,
         whole_steps=report.num_whole_steps,
-        plain_steps=report.plain_steps,
     )
 
 

@@ -199,9 +199,6 @@ class EditForm(ImageRequestBody):
     max_error: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
         None, description="Steps compute the whole image where its template is staler than this."
     )
-    shared_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
-        None, description="Number of first steps without the LoRAs, shared by edits with other LoRAs; limited."
-    )
     loras: Json[LoraSelections] = Field(default_factory=list, description="A list as JSON text.")
     controls: Json[ControlNetSelections] = Field(default_factory=list, description="A list as JSON text.")
 
@@ -211,8 +208,6 @@ class EditForm(ImageRequestBody):
             raise ValueError("there is neither an image nor the template of one; send either")
         if self.template is not None and any(image.size for image in self.image):
             raise ValueError("there are both an image and the template of one; send either, or an empty image")
-        if self.exact and self.shared_steps:
-            raise ValueError("exact images have their LoRAs from the first step; leave out shared_steps, or exact")
         return self
 
 
@@ -244,7 +239,7 @@ class EditFacts(BaseModel):
     """Facts on an edit: the template it used or made, the share of the image it computed, and its error.
 
     `error` is an upper estimate of the root mean square difference of pixels inside the mask, from 0 to 1, from the
-    edit that computes everything; `plain_steps` were made without LoRAs.
+    edit that computes everything.
     """
 
     template: str | None = None
@@ -254,7 +249,6 @@ class EditFacts(BaseModel):
     error: float | None = None
     packing_error: float
     whole_steps: int
-    plain_steps: int = 0
 
 
 class ImageObject(BaseModel):

@@ -257,9 +257,8 @@ class Service:
         if files is not None:
             references = await self._references(files)
             assert isinstance(asked, EditForm)
-            num_steps = asked.steps or self.backend.card.num_steps
             edit = await asyncio.get_running_loop().run_in_executor(
-                self.threads, self.edit_inputs.edit, tenant, asked, files, num_steps, self.max_pixels
+                self.threads, self.edit_inputs.edit, tenant, asked, files, self.max_pixels
             )
         first = secrets.randbelow(SEEDS) if asked.seed is None else asked.seed
         return [

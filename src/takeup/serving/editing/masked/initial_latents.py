@@ -178,6 +178,14 @@ def composite(original: Pixels, edited: torch.Tensor, shares: npt.NDArray[np.flo
     return torch.where(share > 0, mixed, ours.float()) / 255
 
 
+def finished(edit: EditRequest, image: torch.Tensor) -> torch.Tensor:
+    """The decoded image inside the mask, the bytes of the original outside."""
+    if edit.mask is None:
+        return image
+    original = pixels_of(edit.image)
+    return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
+
+
 # Edits of a whole image, like image-to-image of diffusers: add noise for a later step, and denoise from there ---------
 
 
