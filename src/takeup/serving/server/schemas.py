@@ -1,6 +1,6 @@
 """Requests and responses, field by field. Names are those of OpenAI's images API, then our own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import UploadFile
@@ -158,6 +158,10 @@ class ImageRequestBody(BaseModel):
         """Further arguments of the pipeline."""
         given = {"prompt_2": self.prompt_2, "clip_skip": self.clip_skip}
         return tuple((name, value) for name, value in given.items() if value is not None)
+
+    def ignore(self, names: Collection[str]) -> None:
+        """Note those of these fields that were sent: they have no effect on the served model."""
+        self._ignored = tuple(sorted({*self._ignored, *(name for name in names if getattr(self, name, None))}))
 
     @property
     def ignored(self) -> tuple[str, ...]:

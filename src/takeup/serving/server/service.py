@@ -199,6 +199,7 @@ class Service:
         self._check_model(asked.model)
         self._check_size(asked)
         self.jobs.check(asked.webhook)
+        asked.ignore(self._without_effect(asked))
         num_steps = asked.steps or self.backend.card.num_steps
         with ExitStack() as held:
             reservation = held.enter_context(
@@ -236,6 +237,13 @@ class Service:
         if model not in (None, "", self.settings.model):
             message = f"the model {model!r} is not served here; this is {self.settings.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _without_effect(self, asked: ImageRequestBody) -> list[str]:
+        """The fields that this model does not use."""
+        card = self.backend.card
+        needed = getattr(asked, card.negative_needs)
+        given = getattr(card, card.negative_needs) if needed is None else needed
+        return [*card.unused, *(["negative_prompt"] if given <= 1 else [])]
 
     @property
     def max_pixels(self) -> int:

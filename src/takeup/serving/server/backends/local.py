@@ -1,6 +1,7 @@
 """Backend in this process: opens a model by name, and runs its step loop and the threads around it."""
 
 import hashlib
+import inspect
 import io
 import os
 import threading
@@ -36,7 +37,7 @@ from takeup.serving.diffusion.policies import MaskGrouping, one_by_one
 from takeup.serving.editing.contract import Editor, EditReport, EditRequest
 from takeup.serving.editing.masked.editor import MaskedEditor
 from takeup.serving.editing.masked.graph_networks import can_bind
-from takeup.serving.editing.masked.initial_latents import composite, mask_pixels, pixels_of
+from takeup.serving.editing.masked.initial_latents import finished, pixels_of
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Cancelled, Request
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, AdapterLERC
@@ -138,11 +139,7 @@ class StockEditor:
         return self._family.prepare(request, **{each: inputs[each] for each in inputs if each in known})
 
     def finish(self, edit: EditRequest, image: torch.Tensor) -> torch.Tensor:
-        """The decoded image inside the mask, the bytes of the original outside."""
-        if edit.mask is None:
-            return image
-        original = pixels_of(edit.image)
-        return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
+        return finished(edit, image)
 
     def report(self, run: DenoisingRun) -> EditReport:
         """Everything is computed."""
@@ -503,7 +500,7 @@ class ServingPlan:
             add_ons.append(Controls(family, nets, workers_for(compute, nets), max_change=self.control_change))
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
         engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
-        card = ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual)
+        card = ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual, **effects_of(family))
         if card.usual_pixels and not self.deterministic:
             card = replace(card, templates=editor.templates_held(card.num_steps, card.usual_pixels))
         return LocalBackend(engine, editor, card, store)
@@ -517,7 +514,7 @@ class ServingPlan:
         targets = LoraTargets.of(family.pipeline, has_text=False)
         store = self._store(targets)
         engine = StepEngine(family.pipeline, add_ons=[Loras(family, store)], group=group, family=family)
-        card = ModelCard(name, targets, (), *usual, max_images=MAX_IMAGES.get(name, 1))
+        card = ModelCard(name, targets, (), *usual, max_images=MAX_IMAGES.get(name, 1), **effects_of(family))
         return LocalBackend(engine, StockEditor(family), card, store)
 
     def _store(self, targets: LoraTargets) -> LoraStore:
@@ -532,6 +529,18 @@ class ServingPlan:
         for name, where in self.controlnets.items():
             nets[name] = _pretrained("ControlNetModel", where).to(pipeline.device, pipeline.dtype)
         return nets
+
+
+def effects_of(family: Family) -> dict[str, Any]:
+    """Which fields of a request have no effect, and which the negative prompt needs; as in `ModelCard`."""
+    parameters = inspect.signature(type(family.pipeline).__call__).parameters
+    if "true_cfg_scale" not in parameters:
+        return {"unused": family.unused}
+    return {
+        "unused": family.unused,
+        "negative_needs": "true_guidance",
+        "true_guidance": float(parameters["true_cfg_scale"].default),
+    }
 
 
 class AdapterPaths(Mapping[str, Path]):
