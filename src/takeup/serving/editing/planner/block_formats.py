@@ -66,16 +66,27 @@ def plan_formats(blocks: Sequence[BlockCost], allowed: Collection[Format] = FORM
     In whole nanoseconds, because blocks repeat: equal sums in another order are then equal, and thousands of partial
     plans become dozens.
     """
-    ahead = float(round(ahead_s / NANOSECOND))
+    ahead, costs = float(round(ahead_s / NANOSECOND)), list(map(_in_nanoseconds, blocks))
     partial: dict[State, tuple[Format, ...]] = {(0.0, -ahead, True): ()}
-    for block in map(_in_nanoseconds, blocks):
+    known, left = _known(costs, allowed, ahead), sum(map(_shortest, costs))
+    for block in costs:
+        left -= _shortest(block)
         found: dict[State, tuple[Format, ...]] = {}
         for state, formats in partial.items():
             for what in allowed:
-                found.setdefault((*_after(*state, block, what), what != "kv"), (*formats, what))
+                after = _after(*state, block, what)
+                if after[0] + left <= known:
+                    found.setdefault((*after, what != "kv"), (*formats, what))
         partial = _unbeaten(found)
     best = min(partial, key=lambda state: max(state[0], state[1] + ahead))
     return _timed(partial[best], blocks, ahead_s)
+
+
+def _known(costs: Sequence[BlockCost], allowed: Collection[Format], ahead: float) -> float:
+    """The shortest step with one format for all blocks, or by the published rule: longer plans are not followed."""
+    plain = [step_s([what] * len(costs), costs, ahead) for what in allowed]
+    greedy = [greedy_plan(costs, what, ahead).step_s for what in allowed if "full" in allowed]
+    return min(plain + greedy)
 
 
 def _unbeaten(found: dict[State, tuple[Format, ...]]) -> dict[State, tuple[Format, ...]]:
@@ -86,6 +97,10 @@ def _unbeaten(found: dict[State, tuple[Format, ...]]) -> dict[State, tuple[Forma
         if computed < least[True] and (has_rows or computed < least[False]):
             kept[state], least[has_rows] = found[state], computed
     return kept
+
+
+def _shortest(block: BlockCost) -> float:
+    return min(block.full_s, block.output_s, block.kv_s)
 
 
 def _in_nanoseconds(block: BlockCost) -> BlockCost:
