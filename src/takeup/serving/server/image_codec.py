@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image, ImageChops, ImageOps
 
 from takeup.serving.editing.contract import EditRequest
-from takeup.serving.editing.masked.initial_latents import image_id, pixels_of
+from takeup.serving.editing.masked.initial_latents import eight_bit, image_id, pixels_of
 from takeup.serving.editing.templates.store import Original, Originals
 from takeup.serving.editing.templates.template import template_id
 from takeup.serving.server.errors import ApiError
@@ -42,7 +42,7 @@ def image_from_bytes(data: bytes, limits: ServerLimits, param: str) -> Image.Ima
     image = _opened(data, limits, param)
     try:
         image.load()
-        turned = ImageOps.exif_transpose(image)
+        turned = eight_bit(ImageOps.exif_transpose(image))
         return turned.convert("RGBA" if _is_transparent(turned) else "RGB")
     except Exception as problem:  # decoders raise what they like on damaged files
         raise _refused(f"the image is damaged ({type(problem).__name__})", param, "invalid_image") from problem
