@@ -31,7 +31,7 @@ from takeup.serving.server.adapter_sources import check_prefixes, opened
 from takeup.serving.server.app import make_app
 from takeup.serving.server.backends import ModelCard
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.jobs import MAX_FINISHED, ExpiringFiles, Jobs
+from takeup.serving.server.jobs import MAX_FINISHED, ExpiringFiles, Jobs, check_webhooks
 from takeup.serving.server.settings import ServerSettings
 
 pytestmark = ENGINE_MARKS
@@ -154,7 +154,7 @@ def test_webhooks_outside_the_allowed_prefixes_are_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize("prefix", ["app.example", "https://app.example", "file:///etc/"])
 def test_a_webhook_prefix_must_end_after_its_host(prefix: str) -> None:
     with pytest.raises(BadInput, match="no origin"):
-        Jobs((prefix,))
+        check_webhooks((prefix,))
 
 
 def test_finished_jobs_are_forgotten_beyond_a_number(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from takeup.serving.editing.contract import EditReport
 from takeup.serving.model import ControlUse, Expired, LoraUse, Request
 from takeup.serving.scheduling.adapters import usual_bound
 from takeup.serving.server.adapter_registry import AdapterRegistry, RegisteredAdapter
-from takeup.serving.server.adapter_sources import check_prefixes
 from takeup.serving.server.admission import Reservation
 from takeup.serving.server.backends import Backend, ImageJob
 from takeup.serving.server.errors import ApiError, api_error, body_of
@@ -184,7 +183,6 @@ class Service:
         )
         self.edit_inputs = EditInputs(settings.templates or settings.uploads / ".templates", limits, backend.forget)
         self.threads = ThreadPoolExecutor(2, thread_name_prefix="files")
-        check_prefixes(settings.sources)
         self.files, self.jobs = ExpiringFiles(), Jobs(settings.webhooks)
         self.is_stopping = False
         self.works: set[AcceptedRequest] = set()
