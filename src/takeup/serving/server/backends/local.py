@@ -265,10 +265,10 @@ class FairThreads:
 
     def __init__(self, num_threads: int, name: str, start: Callable[[], None]) -> None:
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name, initializer=start)
-        self._waiting = FairQueue[Callable[[], None]](ReorderingQueue)
+        self._waiting = FairQueue[Callable[[], object]](ReorderingQueue)
         self._lock = threading.Lock()
 
-    def submit(self, tenant: str, act: Callable[[], None]) -> None:
+    def submit(self, tenant: str, act: Callable[[], object]) -> None:
         """Act in one of the threads."""
         with self._lock:
             self._waiting.add(act, (), tenant)
