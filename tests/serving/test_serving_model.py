@@ -149,7 +149,7 @@ def test_a_request_has_the_defaults_of_the_field() -> None:
     one = Request("a house")
 
     assert (one.num_steps, one.guidance, one.guidance_rescale, one.seed, one.eta) == (30, 5.0, 0.0, 0, 0.0)
-    assert (one.late_steps, one.plain_steps) == (0, 0)
+    assert one.late_steps == 0
     assert (LoraUse("a").scale, ControlUse("n", None).scale) == (1.0, 1.0)
     assert Request("a house", num_steps=1, seed=2**63 - 1).seed == 2**63 - 1
 
@@ -159,7 +159,6 @@ def test_a_request_has_the_defaults_of_the_field() -> None:
     [
         {"num_steps": 0},
         {"late_steps": -1},
-        {"plain_steps": -1},
         {"seed": -1},
         {"seed": 2**63},
         {"loras": (LoraUse("a"), LoraUse("a", 0.5))},

@@ -252,7 +252,7 @@ class Request:
     `guidance` depends on the family: classifier-free guidance with two branches in Stable Diffusion, an input of the
     network in Flux; `true_guidance` is for Flux with a negative prompt. `options` are further arguments of the pipeline
     by name, such as `prompt_2` or `clip_skip`. `late_steps` is the bound K: at most K steps
-    run without the LoRAs while they are loaded; 0 waits for them. The first `plain_steps` always run without LoRAs.
+    run without the LoRAs while they are loaded; 0 waits for them.
     `deadline_s` is a time of the engine's clock. `tenant`: for whom; the image does not depend on it.
     """
 
@@ -272,7 +272,6 @@ class Request:
     options: tuple[tuple[str, Any], ...] = ()
     guess_mode: bool = False
     late_steps: int = 0
-    plain_steps: int = 0
     deadline_s: float | None = None
     tenant: str = ""
 
@@ -281,8 +280,6 @@ class Request:
             raise BadInput(f"num_steps is {self.num_steps}; give at least one step")
         if self.late_steps < 0:
             raise BadInput(f"late_steps is {self.late_steps}; give 0 to wait for LoRAs, or how many steps may pass")
-        if self.plain_steps < 0:
-            raise BadInput(f"plain_steps is {self.plain_steps}; give how many steps are made without LoRAs, from 0 up")
         if not 0 <= self.seed < 2**63:
             raise BadInput(f"the seed is {self.seed}; choose a whole number from zero up, below 2^63")
         names = [use.name for use in self.loras]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.diffusion.policies import PAUSED_SHARE, Grouping, TenantTurns, one_by_one
+from takeup.serving.diffusion.policies import IDLE_ROWS, PAUSED_SHARE, Grouping, TenantTurns, one_by_one
 from takeup.serving.model import Candidate, ControlUse, LoraUse, Request
 from takeup.serving.scheduling.adapters import bound_for, measured_bound
 
@@ -76,6 +76,21 @@ def test_a_paused_tenant_gets_its_share_of_the_rows() -> None:
 
     assert taken.count(5) * 8 == pytest.approx(PAUSED_SHARE * 400 * 2, rel=0.1)
     assert set(taken) == {1, 5}
+
+
+def test_images_that_are_encoded_or_decoded_count_as_rows_of_their_tenant() -> None:
+    rows = [("flood", 2)] * 4
+
+    assert TenantTurns()(rows, {"a": 2}) == []
+    assert TenantTurns()(rows[:2], {"a": 2}) == [0, 1]
+    assert TenantTurns()([*rows, ("a", 2)], {"flood": 40}) == [4]
+
+
+def test_a_long_encoding_of_one_tenant_does_not_stop_the_others() -> None:
+    turns = TenantTurns()
+    taken = [len(turns([("flood", 2)] * 4, {"a": 2})) for _ in range(4096)]
+
+    assert taken.count(4) == 4096 * IDLE_ROWS / 8
 
 
 def test_k_is_the_last_step_until_which_all_latents_are_alike() -> None:

@@ -56,6 +56,7 @@ def requests_for(pipeline: Any) -> list[Request]:
             num_steps=3 + number % 2,
             guidance=2.0,
             true_guidance=2.0,
+            guidance_rescale=0.4,
             seed=number,
             height_px=height,
             width_px=width,
@@ -88,6 +89,7 @@ def stock_image(pipeline: Any, request: Request) -> torch.Tensor:
         "num_inference_steps": request.num_steps,
         "guidance_scale": request.guidance if "Qwen" not in type(pipeline).__name__ else None,
         "true_cfg_scale": request.true_guidance,
+        "guidance_rescale": request.guidance_rescale,
         "height": request.height_px,
         "width": request.width_px,
         "generator": torch.Generator("cpu").manual_seed(request.seed),
@@ -97,6 +99,18 @@ def stock_image(pipeline: Any, request: Request) -> torch.Tensor:
     }
     images: torch.Tensor = pipeline(**{name: value for name, value in named.items() if name in known}).images
     return images
+
+
+@pytest.mark.parametrize(
+    ("name", "unused"),
+    [
+        ("SDXL inpaint", {"true_guidance"}),
+        ("Flux Kontext", {"guidance_rescale", "strength"}),
+        ("PixArt Sigma", {"true_guidance", "guidance_rescale", "strength"}),
+    ],
+)
+def test_a_pipeline_says_which_fields_it_does_not_take(name: str, unused: set[str]) -> None:
+    assert set(family_of(build(name)).unused) == unused
 
 
 @pytest.fixture(params=PIPELINES)

@@ -204,6 +204,13 @@ def test_every_mode_becomes_rgb_with_or_without_transparency(mode: str, becomes:
     assert image_from_bytes(file_of(Image.new(mode, (4, 4)), "png"), ServerLimits(), "image").mode == becomes
 
 
+def test_sixteen_bit_grey_as_of_depth_maps_keeps_its_shades() -> None:
+    shades = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
+    read = image_from_bytes(file_of(Image.fromarray(shades), "png"), ServerLimits(), "image")
+
+    assert abs(np.asarray(read)[..., 0].astype(float) - shades / 257).max() <= 0.5
+
+
 @pytest.mark.parametrize("limits", [ServerLimits(max_image_bytes=50), ServerLimits(max_input_pixels=63)])
 def test_an_image_above_either_limit_is_refused(limits: ServerLimits) -> None:
     with pytest.raises(ApiError) as refused:

@@ -27,10 +27,11 @@ from takeup.serving.diffusion.addons.lora.targets import LoraTargets
 from takeup.serving.diffusion.engine.tiny import tiny
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
 from takeup.serving.server import adapter_registry
+from takeup.serving.server.adapter_sources import check_prefixes, opened
 from takeup.serving.server.app import make_app
 from takeup.serving.server.backends import ModelCard
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.jobs import MAX_FINISHED, ExpiringFiles, Jobs
+from takeup.serving.server.jobs import MAX_FINISHED, ExpiringFiles, Jobs, check_webhooks
 from takeup.serving.server.settings import ServerSettings
 
 pytestmark = ENGINE_MARKS
@@ -153,7 +154,7 @@ def test_webhooks_outside_the_allowed_prefixes_are_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize("prefix", ["app.example", "https://app.example", "file:///etc/"])
 def test_a_webhook_prefix_must_end_after_its_host(prefix: str) -> None:
     with pytest.raises(BadInput, match="no origin"):
-        Jobs((prefix,))
+        check_webhooks((prefix,))
 
 
 def test_finished_jobs_are_forgotten_beyond_a_number(tmp_path: Path) -> None:
@@ -268,6 +269,44 @@ def test_loras_come_from_allowed_paths_and_urls_and_from_nowhere_else(
     assert by_path.status_code == 201
     assert [answer.status_code for answer in refused] == [403] * 5
     assert (missing.status_code, neither.status_code) == (400, 400)
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    """Redirects within `/loras/` and out of it."""
+
+    def do_GET(self) -> None:
+        target = {"/loras/moved": "/loras/file", "/loras/out": "/private/file"}.get(self.path)
+        self.send_response(200 if target is None else 302)
+        if target is not None:
+            self.send_header("Location", target)
+        self.end_headers()
+        self.wfile.write(b"secret" if "private" in self.path else b"a lora")
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+def test_a_url_leads_only_to_what_is_allowed_also_through_redirects_and_escapes() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_port}"
+        with opened(f"{base}/loras/moved", [f"{base}/loras/"], 100) as file:
+            data = file.read(100)
+        refused = []
+        for path in ("/loras/out", "/loras/%2e%2e/private/file", "/loras/%2E./private/file", "/private/file"):
+            with pytest.raises(ApiError) as error, opened(base + path, [f"{base}/loras/"], 100):
+                pass
+            refused.append(error.value.detail.code)
+        server.shutdown()
+
+    assert data == b"a lora"
+    assert refused == ["invalid_source", *["source_not_allowed"] * 3]
+
+
+@pytest.mark.parametrize("prefix", ["https://models.example", "/loras", "hub:owner", "owner/", "https://"])
+def test_a_prefix_of_sources_ends_with_a_whole_name(prefix: str) -> None:
+    with pytest.raises(BadInput, match="write"):
+        check_prefixes([prefix])
 
 
 def test_the_folder_of_the_operator_is_watched(

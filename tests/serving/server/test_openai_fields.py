@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -21,6 +23,9 @@ from PIL import Image
 from serving.server.clients import ALICE, ask, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.tiny import tiny
+from takeup.serving.server.backends.local import effects_of
 from takeup.serving.server.schemas import DECLARED_WITHOUT_EFFECT, UNDECLARED_WITHOUT_EFFECT
 
 pytestmark = ENGINE_MARKS
@@ -103,6 +108,43 @@ def test_names_of_diffusers_are_aliases_and_both_at_once_are_refused() -> None:
     assert (request.num_steps, request.guidance, request.true_guidance, request.scheduler) == (7, 2.5, 3.0, "ddim")
     assert (refused.status_code, unknown.status_code) == (400, 400)
     assert unknown.json()["error"]["param"] == "sede"
+
+
+@pytest.mark.parametrize(
+    ("fields", "ignored"),
+    [
+        (
+            {"guidance_rescale": 0.5, "true_guidance": 1.0, "negative_prompt": "fog"},
+            ["guidance_rescale", "negative_prompt"],
+        ),
+        ({"true_guidance": 2.0, "negative_prompt": "fog", "quality": "high"}, ["quality"]),
+        ({}, None),
+    ],
+)
+def test_what_this_model_does_not_use_is_noted(fields: dict[str, Any], ignored: list[str] | None) -> None:
+    painter = Painter()
+    effects: dict[str, Any] = {"unused": ("guidance_rescale",), "negative_needs": "true_guidance"}
+    painter._card = replace(painter.card, **effects)
+    with house(painter) as server:
+        answer = server.post(URL, json={"prompt": "a cat", **fields})
+        events = server.post(URL, json={"prompt": "a cat", "stream": True, **fields}).text
+    last = json.loads(events.strip().rpartition("data: ")[2])
+
+    assert answer.json().get("ignored") == last.get("ignored") == ignored
+
+
+@pytest.mark.parametrize(
+    ("model", "unused", "needs"),
+    [
+        ("takeup/tiny-sdxl", ("true_guidance",), "guidance"),
+        ("takeup/tiny-sd3", ("true_guidance", "guidance_rescale"), "guidance"),
+        ("takeup/tiny-flux", ("guidance_rescale",), "true_guidance"),
+    ],
+)
+def test_models_say_which_fields_they_do_not_use(model: str, unused: tuple[str, ...], needs: str) -> None:
+    effects = effects_of(family_of(tiny(model)))
+
+    assert (effects["unused"], effects.get("negative_needs", "guidance")) == (unused, needs)
 
 
 def test_what_is_left_out_is_the_default_of_the_model() -> None:

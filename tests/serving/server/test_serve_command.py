@@ -78,6 +78,8 @@ def test_a_folder_that_is_no_model_is_a_sentence(run: Run, tmp_path: Path) -> No
         (("--cache-policy", "luck"), ("no policy", "lru")),
         (("--order", "luck"), ("no order of the queue", "in_order")),
         (("--route", "anywhere"), ("no route", "affinity")),
+        (("--adapter-source", "https://models.example"), ("no prefix", "hub:owner/")),
+        (("--webhook", "app.example"), ("no origin", "https://app.example/")),
         (("--keys", "nowhere"), ("nowhere", "tenant:key")),
         (("--adapters", "nowhere"), ("nowhere", "not a folder")),
     ],

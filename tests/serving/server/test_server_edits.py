@@ -244,21 +244,6 @@ def test_loras_and_masks_go_together_and_have_templates_of_their_own(lora_files:
     assert np.abs(first.astype(int) - plain).max() > 1
 
 
-def test_first_steps_are_shared_across_loras_within_the_bound(lora_files: dict[str, Path]) -> None:
-    backend = ServingPlan("takeup/tiny-sdxl").build()
-    original, mask = picture(), square()
-    with house(backend, model="takeup/tiny-sdxl") as client:
-        client.post("/v1/adapters", data={"name": "paper"}, files={"file": lora_files["paper"].read_bytes()})
-        styles = [json.dumps([{"name": "paper", "scale": scale}]) for scale in (0.9, 0.5)]
-        facts = [made(edit(client, original, mask, loras=one, steps=10, shared_steps=5))[1] for one in styles]
-        refused = edit(client, original, mask, loras=styles[0], shared_steps=2, exact="true")
-
-    assert [one["plain_steps"] for one in facts] == [2, 2]  # a fifth of the steps, as for LoRAs that come late
-    assert [one["whole_steps"] for one in facts] == [10, 9]  # one of the two shared steps is checked
-    assert refused.status_code == 400
-    assert "leave out shared_steps" in refused.json()["error"]["message"]
-
-
 def test_controls_and_masks_go_together_and_compute_everything(client: httpx.Client) -> None:
     original, mask = picture(), square()
     control = [{"name": "control-1", "image": base64.b64encode(png(picture(4))).decode()}]

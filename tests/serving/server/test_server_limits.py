@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -30,6 +31,7 @@ from serving.stock import SERVER_MARKS
 from takeup.serving.scheduling.queue import Admission, FairQueue, ReorderingQueue, reserved_places
 from takeup.serving.server.access import ApiKeys
 from takeup.serving.server.admission import AdmissionQueue
+from takeup.serving.server.backends.local import FairThreads
 
 pytestmark = SERVER_MARKS
 URL = "/v1/images/generations"
@@ -190,6 +192,19 @@ def test_a_tenant_that_sends_most_leaves_a_slot_for_the_next_one() -> None:
     assert asyncio.run(play()) == (3, 4)
 
 
+def test_threads_go_round_robin_over_tenants() -> None:
+    threads, made, free = FairThreads(1, "prepare", lambda: None), list[str](), threading.Event()
+    threads.submit("alice", partial(free.wait, 60))
+    for name in ("a1", "a2", "a3"):
+        threads.submit("alice", partial(made.append, name))
+    threads.submit("bob", partial(made.append, "b1"))
+    free.set()
+    eventually(lambda: len(made) == 4)
+    threads.close()
+
+    assert made == ["b1", "a1", "a2", "a3"]
+
+
 def test_places_are_kept_for_tenants_that_use_less_than_their_share() -> None:
     inside = {"a": 9, "b": 1}
 
@@ -271,6 +286,7 @@ from pathlib import Path
 from serving.server.painting import Painter
 from takeup.serving.server.access import ApiKeys
 from takeup.serving.server.admission import AdmissionQueue
+from takeup.serving.server.backends.local import FairThreads
 from takeup.serving.server.app import listen_on, log_config, make_app, serve
 from takeup.serving.server.settings import ServerSettings
 listener = listen_on("127.0.0.1", 0)

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,14 +166,14 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
         max_connections=_allow_files(options["max_connections"]),
     )
     uploads = options["uploads"] or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="takeup-uploads-")))
-    rules = _rules(options)
-    settings = ServerSettings(options["model"], uploads, options["adapters"], limits, rules, options["templates"])
+    own = {
+        name: options[name] for name in ("model", "adapters", "templates", "cors", "sources", "webhooks", "data_urls")
+    }
+    settings = ServerSettings(uploads=uploads, limits=limits, rules=_rules(options), **own)
     listener = cleanup.enter_context(listen_on(options["host"], options["port"]))
     usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM also runs the cleanup
     cleanup.callback(signal.signal, signal.SIGTERM, usual)
     backend = _backend(options)
-    names = ("cors", "sources", "webhooks", "data_urls")
-    settings = replace(settings, **{name: options[name] for name in names})
     app = make_app(settings, backend, keys, on_start=lambda: _greet(listener, options["model"], bool(keys)))
     serve_app(app, listener, log_config(options["as_json"]), options["grace"])
 

@@ -223,6 +223,8 @@ class Family(Protocol):
     """Held while text encoders are used, for LoRAs may change them for a moment."""
     options: tuple[str, ...]
     """The names in `options` of a request that are supported."""
+    unused: tuple[str, ...]
+    """Fields of a request that have no effect."""
 
     @property
     def add_ons(self) -> Sequence[AddOn]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -12,10 +12,14 @@ from takeup.serving.model import Candidate
 # Turns of tenants: many images of one tenant do not slow down those of the others -------------------------------------
 #
 # At a step boundary the tenant with the fewest rows makes a step, and so does each with at most twice as many. The
-# others pause, but gain a share of the rows that are computed meanwhile, so that they still progress.
+# others pause, but gain a share of the rows that are computed meanwhile, so that they still progress. Images that are
+# being encoded or decoded count as rows of their tenant: the others' steps would slow these down too.
 
 MOST_ROWS_RATIO = 2
 PAUSED_SHARE = 1 / 16
+IDLE_ROWS = 1 / 128
+"""What paused tenants gain in an iteration without a step, which takes about a millisecond."""
+NOTHING: Mapping[str, int] = {}
 
 
 class TenantTurns:
@@ -24,16 +28,20 @@ class TenantTurns:
     def __init__(self) -> None:
         self.paused_rows = 0.0
 
-    def __call__(self, rows: Sequence[tuple[str, int]]) -> list[int]:
-        """The indices of the requests that make the next step, given the tenant and the number of rows of each."""
-        total: Counter[str] = Counter()
+    def __call__(self, rows: Sequence[tuple[str, int]], elsewhere: Mapping[str, int] = NOTHING) -> list[int]:
+        """The indices of the requests that make the next step, given the tenant and the number of rows of each.
+
+        `elsewhere` has the rows of images that are encoded or decoded, by tenant.
+        """
+        total = Counter(elsewhere)
         for tenant, num_rows in rows:
             total[tenant] += num_rows
         most = MOST_ROWS_RATIO * min(total.values(), default=0)
         going = [index for index, (tenant, _) in enumerate(rows) if total[tenant] <= most]
         num_going = sum(rows[index][1] for index in going)
-        num_paused = total.total() - num_going
-        self.paused_rows = self.paused_rows + PAUSED_SHARE * num_going if num_paused else 0.0
+        num_paused = sum(num_rows for _, num_rows in rows) - num_going
+        gained = PAUSED_SHARE * num_going if going else IDLE_ROWS
+        self.paused_rows = self.paused_rows + gained if num_paused else 0.0
         if self.paused_rows < num_paused:
             return going
         self.paused_rows -= num_paused

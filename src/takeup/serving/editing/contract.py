@@ -25,7 +25,7 @@ class EditRequest:
 
     Where the error would exceed `max_error`, steps compute all tokens. `exact` edits neither read nor record one.
     Templates are specific to `tenant` and to the noise of `noise_seed`; `template` is their id, for callers that store
-    it. The first `shared_steps` run without the LoRAs of the request, so their activations are valid for any LoRAs.
+    it.
     """
 
     image: Any
@@ -36,15 +36,10 @@ class EditRequest:
     tenant: str = ""
     noise_seed: int = 0
     template: str | None = None
-    shared_steps: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.strength <= 1:
             raise BadInput(f"the strength is {self.strength:g}; give a share of the steps above 0, at most 1")
-        if self.shared_steps < 0:
-            raise BadInput(
-                f"shared_steps is {self.shared_steps}; give how many steps are made without LoRAs, from 0 up"
-            )
         if self.max_error is not None and not self.max_error >= 0:
             raise BadInput(f"the bound of the error is {self.max_error:g}; give a value from zero up, or none")
 
@@ -55,7 +50,6 @@ class EditReport:
 
     `error`: upper estimate of the root mean square difference of pixels inside the mask, from 0 to 1, from the edit
     that computes everything; None if nothing was checked. `packing_error`: relative error of compressed activations.
-    `plain_steps` were computed without the LoRAs of the request.
     """
 
     from_template: bool
@@ -64,7 +58,6 @@ class EditReport:
     error: float | None
     packing_error: float
     num_whole_steps: int
-    plain_steps: int = 0
 
 
 class Editor(Protocol):

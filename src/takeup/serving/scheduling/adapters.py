@@ -65,11 +65,12 @@ def usual_bound(num_steps: int, strength: float = 1.0) -> int:
 #
 # The queue can also be reordered. A rule of `ORDERS` selects the next request: `fewest_loads` takes the request with
 # the fewest missing adapters; `shared_loads` takes, among these, the one whose loads make most other requests ready.
-# The caller (`Line`) bounds how often a request is overtaken.
+# The caller (`ReorderingQueue`) bounds how often a request is overtaken.
 
 Rank = tuple[float, ...]
 Queue = Sequence[tuple[Hashable, ...]]
 FEW_USES = 4
+MAX_REMEMBERED = 65_536
 
 
 class AdapterPolicy(ABC):
@@ -149,7 +150,8 @@ class AdapterGDSF(AdapterLFU):
 class AdapterLERC(AdapterPolicy):
     """LERC: by effective references in the queue, then references, then whether used often, then recency.
 
-    Most adapters are used a few times and never again, and must not displace the others. Use counts survive eviction.
+    Most adapters are used a few times and never again, and must not displace the others. Use counts survive eviction;
+    the lower half is forgotten when there are `MAX_REMEMBERED`.
     """
 
     look_ahead = True
@@ -161,6 +163,8 @@ class AdapterLERC(AdapterPolicy):
     def used(self, adapter: Hashable) -> None:
         super().used(adapter)
         self.num_uses[adapter] += 1
+        if len(self.num_uses) > MAX_REMEMBERED:
+            self.num_uses = Counter(dict(self.num_uses.most_common(MAX_REMEMBERED // 2)))
 
     def rank(self, adapter: Hashable, cached: Collection[Hashable], queue: Queue) -> Rank:
         wanting = [group for group in queue if adapter in group]

@@ -12,10 +12,9 @@ from pathlib import Path
 from PIL import Image, ImageChops, ImageOps
 
 from takeup.serving.editing.contract import EditRequest
-from takeup.serving.editing.masked.initial_latents import image_id, pixels_of
+from takeup.serving.editing.masked.initial_latents import eight_bit, image_id, pixels_of
 from takeup.serving.editing.templates.store import Original, Originals
 from takeup.serving.editing.templates.template import template_id
-from takeup.serving.scheduling.adapters import usual_bound
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.schemas import EditForm
 from takeup.serving.server.settings import ServerLimits
@@ -43,7 +42,7 @@ def image_from_bytes(data: bytes, limits: ServerLimits, param: str) -> Image.Ima
     image = _opened(data, limits, param)
     try:
         image.load()
-        turned = ImageOps.exif_transpose(image)
+        turned = eight_bit(ImageOps.exif_transpose(image))
         return turned.convert("RGBA" if _is_transparent(turned) else "RGB")
     except Exception as problem:  # decoders raise what they like on damaged files
         raise _refused(f"the image is damaged ({type(problem).__name__})", param, "invalid_image") from problem
@@ -133,7 +132,7 @@ class EditInputs:
         self._originals.remove(tenant, template)
         self._forget(template)
 
-    def edit(self, tenant: str, asked: EditForm, files: EditFiles, num_steps: int, max_pixels: int) -> EditRequest:
+    def edit(self, tenant: str, asked: EditForm, files: EditFiles, max_pixels: int) -> EditRequest:
         """The edit request. The image is stored for later edits if the quota of the tenant allows."""
         limits = replace(self._limits, max_input_pixels=min(max_pixels, self._limits.max_input_pixels))
         if files.image is None:
@@ -147,7 +146,6 @@ class EditInputs:
             image,
             mask,
             strength=strength,
-            shared_steps=min(asked.shared_steps or 0, usual_bound(num_steps, strength)),
             max_error=asked.max_error,
             exact=asked.exact is True,
             tenant=tenant,

@@ -206,7 +206,6 @@ def _edit(made: FinishedImage) -> EditFacts | None:
         error=report.error,
         packing_error=report.packing_error,
         whole_steps=report.num_whole_steps,
-        plain_steps=report.plain_steps,
     )
 
 
@@ -261,7 +260,8 @@ async def _events(
         image = _image(made, asked, link).model_dump(exclude_none=True)
         timing = {"queued_s": made.queued_s, "total_s": work.age_s}
         facts = {"created_at": int(time.time()), "output_format": asked.output_format, "index": number}
-        yield {"type": f"{kind}.completed", **image, **facts, "size": asked.size or "auto", "timing": timing}
+        noted = {"ignored": list(asked.ignored)} if asked.ignored else {}
+        yield {"type": f"{kind}.completed", **image, **facts, **noted, "size": asked.size or "auto", "timing": timing}
 
 
 async def _lines(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:

@@ -88,13 +88,17 @@ class Job:
         return {"id": self.id, "object": "job", "status": self.status, "created": int(self.created_s), **self.result}
 
 
+def check_webhooks(prefixes: Sequence[str]) -> None:
+    """Refuse prefixes that end within the name of a host."""
+    for prefix in prefixes:
+        if prefix.count("/") < 3 or not prefix.startswith(("http://", "https://")):
+            raise BadInput(f"the webhook prefix {prefix!r} is no origin; write such as https://app.example/")
+
+
 class Jobs:
     """The jobs of all tenants, in memory. `webhooks` are the prefixes of the URLs that may be called."""
 
     def __init__(self, webhooks: Sequence[str] = (), waits_s: Sequence[float] = WAITS_S) -> None:
-        for prefix in webhooks:
-            if prefix.count("/") < 3 or not prefix.startswith(("http://", "https://")):
-                raise BadInput(f"the webhook prefix {prefix!r} is no origin; write such as https://app.example/")
         self._webhooks, self._waits_s = tuple(webhooks), waits_s
         self._jobs: dict[tuple[str, str], Job] = {}
         self._announcing = ThreadPoolExecutor(2, thread_name_prefix="webhook")

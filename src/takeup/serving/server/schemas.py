@@ -1,6 +1,6 @@
 """Requests and responses, field by field. Names are those of OpenAI's images API, then our own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import UploadFile
@@ -159,6 +159,10 @@ class ImageRequestBody(BaseModel):
         given = {"prompt_2": self.prompt_2, "clip_skip": self.clip_skip}
         return tuple((name, value) for name, value in given.items() if value is not None)
 
+    def ignore(self, names: Collection[str]) -> None:
+        """Note those of these fields that were sent: they have no effect on the served model."""
+        self._ignored = tuple(sorted({*self._ignored, *(name for name in names if getattr(self, name, None))}))
+
     @property
     def ignored(self) -> tuple[str, ...]:
         """The fields that were sent and have no effect."""
@@ -199,9 +203,6 @@ class EditForm(ImageRequestBody):
     max_error: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
         None, description="Steps compute the whole image where its template is staler than this."
     )
-    shared_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
-        None, description="Number of first steps without the LoRAs, shared by edits with other LoRAs; limited."
-    )
     loras: Json[LoraSelections] = Field(default_factory=list, description="A list as JSON text.")
     controls: Json[ControlNetSelections] = Field(default_factory=list, description="A list as JSON text.")
 
@@ -211,8 +212,6 @@ class EditForm(ImageRequestBody):
             raise ValueError("there is neither an image nor the template of one; send either")
         if self.template is not None and any(image.size for image in self.image):
             raise ValueError("there are both an image and the template of one; send either, or an empty image")
-        if self.exact and self.shared_steps:
-            raise ValueError("exact images have their LoRAs from the first step; leave out shared_steps, or exact")
         return self
 
 
@@ -244,7 +243,7 @@ class EditFacts(BaseModel):
     """Facts on an edit: the template it used or made, the share of the image it computed, and its error.
 
     `error` is an upper estimate of the root mean square difference of pixels inside the mask, from 0 to 1, from the
-    edit that computes everything; `plain_steps` were made without LoRAs.
+    edit that computes everything.
     """
 
     template: str | None = None
@@ -254,7 +253,6 @@ class EditFacts(BaseModel):
     error: float | None = None
     packing_error: float
     whole_steps: int
-    plain_steps: int = 0
 
 
 class ImageObject(BaseModel):

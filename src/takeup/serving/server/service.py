@@ -197,6 +197,7 @@ class Service:
         self._check_model(asked.model)
         self._check_size(asked)
         self.jobs.check(asked.webhook)
+        asked.ignore(self._without_effect(asked))
         num_steps = asked.steps or self.backend.card.num_steps
         with ExitStack() as held:
             reservation = held.enter_context(
@@ -235,6 +236,13 @@ class Service:
             message = f"the model {model!r} is not served here; this is {self.settings.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
+    def _without_effect(self, asked: ImageRequestBody) -> list[str]:
+        """The fields that this model does not use."""
+        card = self.backend.card
+        needed = getattr(asked, card.negative_needs)
+        given = getattr(card, card.negative_needs) if needed is None else needed
+        return [*card.unused, *(["negative_prompt"] if given <= 1 else [])]
+
     @property
     def max_pixels(self) -> int:
         """Most pixels of an image: cost grows with their square, and models fail far above their usual size."""
@@ -255,9 +263,8 @@ class Service:
         if files is not None:
             references = await self._references(files)
             assert isinstance(asked, EditForm)
-            num_steps = asked.steps or self.backend.card.num_steps
             edit = await asyncio.get_running_loop().run_in_executor(
-                self.threads, self.edit_inputs.edit, tenant, asked, files, num_steps, self.max_pixels
+                self.threads, self.edit_inputs.edit, tenant, asked, files, self.max_pixels
             )
         first = secrets.randbelow(SEEDS) if asked.seed is None else asked.seed
         return [

@@ -9,7 +9,9 @@ from takeup.serving.contract import Admit, Route
 from takeup.serving.scheduling.adapters import ORDERS
 from takeup.serving.scheduling.queue import Admission, ReorderingQueue
 from takeup.serving.scheduling.routing import ROUTES
+from takeup.serving.server.adapter_sources import check_prefixes
 from takeup.serving.server.admission import AdmissionQueue, Waiter
+from takeup.serving.server.jobs import check_webhooks
 
 # Policies of a server, selected by name: admission, queue order and routing -------------------------------------------
 #
@@ -108,3 +110,7 @@ class ServerSettings:
     sources: tuple[str, ...] = ()
     webhooks: tuple[str, ...] = ()
     data_urls: bool = False
+
+    def __post_init__(self) -> None:
+        check_prefixes(self.sources)
+        check_webhooks(self.webhooks)

@@ -59,6 +59,7 @@ class NativeFamily:
 
     denoiser: str
     options: tuple[str, ...]
+    unused: tuple[str, ...] = ("true_guidance",)
     add_ons: tuple[AddOn, ...] = ()
 
     def __init__(self, pipeline: Any) -> None:
@@ -127,6 +128,7 @@ class StableDiffusion3(FlowTransformer):
     """Stable Diffusion 3 and 3.5."""
 
     most_shift = 1.16
+    unused = ("true_guidance", "guidance_rescale")
     options = ("prompt_2", "prompt_3", "negative_prompt_2", "negative_prompt_3", "clip_skip")
 
     @torch.no_grad()
@@ -187,6 +189,7 @@ class Flux(FlowTransformer):
     """Flux dev and schnell. A negative prompt is one more row, where the pipeline calls the network twice."""
 
     most_shift = 1.15
+    unused = ("guidance_rescale",)
 
     @torch.no_grad()
     def prepare(self, request: Request) -> DenoisingRun:

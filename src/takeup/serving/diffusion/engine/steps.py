@@ -17,7 +17,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -114,6 +114,7 @@ class StepEngine:
         self.compute.prepare(self.family)
         self.num_calls = 0
         self._turns = TenantTurns()
+        self.elsewhere: Callable[[], Mapping[str, int]] = dict
         self._group: Group = group or (one_by_one if deterministic else Grouping(max_rows))
         self._gather = RowGatherer()
         self._clock = clock
@@ -150,7 +151,7 @@ class StepEngine:
             if ticket.leaves(now_s):
                 self._release(ticket)
         ready = [ticket for ticket in list(self._running.values()) if self._is_ready(ticket)]
-        turns = self._turns([(ticket.run.request.tenant, ticket.run.num_rows) for ticket in ready])
+        turns = self._turns([(ticket.run.request.tenant, ticket.run.num_rows) for ticket in ready], self.elsewhere())
         ready = [ready[index] for index in turns]
         self._plan([ticket.run for ticket in ready])
         calls = self._group([self._as_candidate(ticket) for ticket in ready])

@@ -34,6 +34,11 @@ from takeup.serving.model import Request
 
 LOG = logging.getLogger("takeup.serving")
 DENOISERS = ("transformer", "transformer_2", "unet")
+MAY_BE_UNUSED = {"true_guidance": "true_cfg_scale"} | {
+    name: name for name in ("guidance_rescale", "negative_prompt", "strength")
+}
+"""Fields of a request by what pipelines call them."""
+MOST_CHECKED = 4096
 POSITIONS = re.compile(r"(_ids|_shapes|_lens|_sizes?)$")
 
 # One call of a denoiser, and which calls can be made together ---------------------------------------------------------
@@ -289,6 +294,7 @@ class StockPipeline:
         self.add_ons: tuple[AddOn, ...] = (_Release(),)
         self.parameters = inspect.signature(type(pipeline).__call__).parameters
         self.options = tuple(self.parameters)
+        self.unused = tuple(ours for ours, theirs in MAY_BE_UNUSED.items() if theirs not in self.parameters)
         self.checked: dict[Hashable, bool] = {}
         vae: Any = getattr(pipeline, "vae", None)
         if getattr(vae, "dtype", None) == torch.float16 and getattr(vae.config, "force_upcast", False):
@@ -385,6 +391,7 @@ class StockPipeline:
             "num_inference_steps": request.num_steps,
             "guidance_scale": request.guidance if self._takes_guidance else None,
             "true_cfg_scale": request.true_guidance,
+            "guidance_rescale": request.guidance_rescale or None,
             "height": request.height_px,
             "width": request.width_px,
             "generator": torch.Generator("cpu").manual_seed(request.seed),
@@ -417,6 +424,8 @@ class StockPipeline:
         return self.checked.get(kind) or self._check(kind, runs)
 
     def _check(self, kind: Hashable, runs: list[StockRun]) -> bool:
+        if len(self.checked) > MOST_CHECKED:
+            self.checked.clear()
         shared = [run.output for run in runs]
         alone = [run.call() for run in runs if run.call is not None]
         self.checked[kind] = not any(_differ(ours, theirs) for ours, theirs in zip(shared, alone, strict=True))

@@ -127,28 +127,20 @@ class EditTemplates:
         editing = edit_state_of(run)
         if editing is None or editing.key is None:
             return
-        for key in editing.keys:
-            self._store.wanted(key)
+        self._store.wanted(editing.key)
         template = editing.found or self._store.peek(editing.key)  # another edit may have stored it since
         if template is not None and self._is_used(editing, template):
             return
-        begun = None
-        if editing.shared is not None and self._is_used(editing, editing.shared):
-            begun = editing.shared
-        editing.recorder = self._recorder(len(run.timesteps), ~editing.mask, begun=begun)
+        editing.recorder = self._recorder(len(run.timesteps), ~editing.mask)
 
     def left(self, run: DenoisingRun) -> None:
-        """Store the template that an edit recorded, if complete, and release its keys."""
+        """Store the template that an edit recorded, if complete, and release its key."""
         editing = edit_state_of(run)
         if editing is None or editing.key is None:
             return
         if editing.recorder is not None and editing.recorder.is_complete and run.is_done:
             self._store.put_soon(editing.key, editing.recorder.finish)
-            if editing.shared_key is not None and editing.template is None:
-                made = editing.recorder.finish().first(editing.num_shared)
-                self._store.put_soon(editing.shared_key, lambda: made)
-        for key in editing.keys:
-            self._store.released(key)
+        self._store.released(editing.key)
 
     def add(self, runs: Sequence[DenoisingRun], recorded: Page) -> None:
         """Add the activations of one step to the recorders of edits that share a call."""

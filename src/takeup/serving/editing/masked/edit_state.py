@@ -54,17 +54,13 @@ class EditState:
     """`mask`: tokens of the finest grid that may change. Without a key nothing is cached: everything is computed.
 
     `pixels` has the mask of the latents, and the factor and the power of `PIXEL_ERROR`. `found` is the template
-    looked up when the edit was prepared. The first `num_shared` steps do not depend on the
-    LoRAs: they are read from the template `shared`, if there is one, else stored under `shared_key` for other edits.
+    looked up when the edit was prepared.
     """
 
     key: TemplateKey | None
     mask: torch.Tensor
     max_error: float | None = None
     found: Template | None = None
-    num_shared: int = 0
-    shared_key: TemplateKey | None = None
-    shared: Template | None = None
     template: Template | None = None
     reader: PageReader | None = None
     recorder: TemplateRecorder | None = None
@@ -89,11 +85,6 @@ class EditState:
             return "record"
         is_known = self.template is not None and len(self.computed_shares) < self.template.num_steps
         return "masked" if is_known and self.tried is None and not self.is_whole else "off"
-
-    @property
-    def keys(self) -> list[TemplateKey]:
-        """Keys of all templates that it reads or records."""
-        return [one for one in (self.key, self.shared_key) if one is not None]
 
     def use(self, template: Template, checks: ErrorChecks) -> None:
         """Use the template: compute tokens that may change, and those that it does not contain."""
@@ -141,7 +132,6 @@ class EditState:
             error=self._error(),
             packing_error=self.template.error if self.template is not None else 0.0,
             num_whole_steps=sum(share == 1.0 for share in shares),
-            plain_steps=self.num_shared,
         )
 
     def _error(self) -> float | None:

@@ -22,9 +22,9 @@ from takeup.serving.editing.masked.addon import MaskedCallOptions, MaskedEdits
 from takeup.serving.editing.masked.edit_state import PIXEL_ERROR, SLOT, USUAL_PIXEL_ERROR, EditState
 from takeup.serving.editing.masked.initial_latents import (
     BlendingScheduler,
-    composite,
     drawn_noise,
     encode,
+    finished,
     image_id,
     mask_pixels,
     noised,
@@ -111,24 +111,16 @@ class MaskedEditor:
         touched = token_mask(torch.from_numpy(shares), (clean.shape[-2], clean.shape[-1]), self._grow)
         mask = token_mask(touched, self._grid(clean)).to(clean.device)
         self._start(run, clean, kept_noise, _own_noise(clean, request.seed), mask, edit.strength)
-        if request.loras and not edit.exact:
-            run.request = replace(run.request, plain_steps=min(edit.shared_steps, len(run.timesteps) - 1))
         is_plain = edit.exact or mask.float().mean() > self.edits.whole_share
         key = None if is_plain else self._key(run, edit, image_id(image))
         found = None if key is None else self.store.find(key)
-        editing = run.extras[SLOT] = EditState(key, mask, edit.max_error, found, run.request.plain_steps)
+        editing = run.extras[SLOT] = EditState(key, mask, edit.max_error, found)
         pixel_error = PIXEL_ERROR.get(type(self._family.network).__name__, USUAL_PIXEL_ERROR)
         editing.pixels = run.scheduler.mask, pixel_error
-        if key is not None and editing.num_shared:
-            self._share(editing, replace(key, adapters=digest_of([])))
         return run
 
     def finish(self, edit: EditRequest, image: torch.Tensor) -> torch.Tensor:
-        """Composite: the decoded image inside the mask, the bytes of the original outside."""
-        if edit.mask is None:
-            return image
-        original = pixels_of(edit.image)
-        return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
+        return finished(edit, image)
 
     def report(self, run: DenoisingRun) -> EditReport:
         """Statistics of the edit of a run."""
@@ -172,21 +164,12 @@ class MaskedEditor:
             run.latents = noised(run.scheduler, pack(clean), pack(noise), run.timesteps[0])
         run.scheduler = BlendingScheduler(run.scheduler, run.timesteps, pack(clean), pack(kept_noise), pack(wide))
 
-    def _share(self, editing: EditState, plain: TemplateKey) -> None:
-        """Look up the first steps in the template of edits without LoRAs, then in that of edits with other LoRAs."""
-        editing.shared_key = replace(plain, kept=f"{plain.kept}, {editing.num_shared} steps")
-        shared = self.store.find(plain) or self.store.find(editing.shared_key)
-        editing.shared = None if shared is None else shared.first(editing.num_shared)
-
     def _key(self, run: DenoisingRun, edit: EditRequest, image: str) -> TemplateKey | None:
         """Template key, or None if the inputs of the activations cannot be identified well enough to cache them."""
         request, network = run.request, self._family.network
         if request.controls or request.late_steps or (request.loras and self._identity is None):
             return None
-        adapters = [
-            (use.name, use.scale, self._identity and self._identity(use.name), request.plain_steps)
-            for use in request.loras
-        ]
+        adapters = [(use.name, use.scale, self._identity and self._identity(use.name)) for use in request.loras]
         guidance = (request.guidance, request.guidance_rescale, request.true_guidance, request.negative_prompt)
         height, width = request.height_px, request.width_px
         assert height is not None

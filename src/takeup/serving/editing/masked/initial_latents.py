@@ -106,9 +106,16 @@ def noised(scheduler: Any, clean: torch.Tensor, noise: torch.Tensor, timestep: t
 Pixels = npt.NDArray[np.uint8]
 
 
+def eight_bit(image: Image.Image) -> Image.Image:
+    """The image with eight bits in each channel: Pillow would cut sixteen-bit grey values, as of depth maps, at 255."""
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image) / 257).round().clip(0, 255).astype(np.uint8))
+
+
 def pixels_of(image: Any) -> Pixels:
     """RGB array (height, width, 3) of a PIL image, or of an array of that shape."""
-    array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
+    array = np.asarray(eight_bit(image).convert("RGB") if hasattr(image, "convert") else image)
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
         raise BadInput(f"the image has shape {array.shape} and type {array.dtype}; give rows of pixels of three bytes")
     return array
@@ -116,7 +123,7 @@ def pixels_of(image: Any) -> Pixels:
 
 def mask_pixels(mask: Any, size: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Mask weight of every pixel, from 0 (keep) to 1 (change); the mask must have the size of the image."""
-    array = np.asarray(mask.convert("L") if hasattr(mask, "convert") else mask)
+    array = np.asarray(eight_bit(mask).convert("L") if hasattr(mask, "convert") else mask)
     if array.shape != size:
         found = "x".join(str(one) for one in array.shape[::-1])
         raise BadInput(f"the mask is {found} pixels, the image {size[1]}x{size[0]}; give a mask of the same size")
@@ -176,6 +183,14 @@ def composite(original: Pixels, edited: torch.Tensor, shares: npt.NDArray[np.flo
     made = (edited.float().clamp(0, 1) * 255).round()
     mixed = (share * made + (1 - share) * ours).round()
     return torch.where(share > 0, mixed, ours.float()) / 255
+
+
+def finished(edit: EditRequest, image: torch.Tensor) -> torch.Tensor:
+    """The decoded image inside the mask, the bytes of the original outside."""
+    if edit.mask is None:
+        return image
+    original = pixels_of(edit.image)
+    return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
 
 
 # Edits of a whole image, like image-to-image of diffusers: add noise for a later step, and denoise from there ---------

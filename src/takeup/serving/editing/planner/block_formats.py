@@ -1,12 +1,10 @@
 """In which format each block of a step uses a template whose loads overlap with the computation."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass
 from typing import Literal, get_args
 
-import numpy as np
-
-from takeup.core.arrays import Ints
 from takeup.errors import BadInput
 
 # Which activations of a template each block loads and which it computes, to minimise the step time --------------------
@@ -18,8 +16,8 @@ from takeup.errors import BadInput
 #     kv        keys and values of the unmasked tokens are loaded; nothing of these tokens is computed
 #
 # Loads run sequentially, concurrently with the computation; a block waits for its own load. After a block in `kv` the
-# unmasked rows are missing, and a block that needs them loads them first. `plan_formats` searches all combinations: a
-# partial plan is a pair (computed until, loaded until), and only Pareto-optimal pairs are extended. The rule of
+# unmasked rows are missing, and a block that needs them loads them first. `plan_formats` searches all combinations: of
+# partial plans only the Pareto-optimal ones are extended. The rule of
 # FlashPS (EuroSys 2026, Algorithm 1), which decides block by block without lookahead, is `greedy_plan`.
 #
 # With prefetch buffers for `ahead_s` of loads, the loads of the next step begin before it does. In steady state a step
@@ -28,10 +26,8 @@ from takeup.errors import BadInput
 Format = Literal["full", "output", "kv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 NANOSECOND = 1e-9
-MAX_STATES = 4096
-NUM_GRAINS = 1000
-SLACK = 1000  # nanoseconds: more than rounding to them can change
-FAR = 2**62  # later than any plan ends
+State = tuple[float, float, bool]
+"""Of a partial plan: computed until, loaded until, whether unmasked rows are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,62 +61,50 @@ class BlockPlan:
 
 
 def plan_formats(blocks: Sequence[BlockCost], allowed: Collection[Format] = FORMATS, ahead_s: float = 0.0) -> BlockPlan:
-    """The optimal plan. If the search has too many states, loads are rounded up to a thousandth of their sum."""
-    if not blocks:
-        return BlockPlan((), 0.0)
-    known = min(_known(blocks, allowed, ahead_s), key=lambda one: one.step_s)
-    costs, formats = _in_nanoseconds(blocks), [place for place, one in enumerate(FORMATS) if one in allowed]
-    ahead, latest = round(ahead_s / NANOSECOND), _latest(costs, formats, known.step_s)
-    chosen = _searched(costs, formats, ahead, latest) or _searched(_coarser(costs), formats, ahead, latest + FAR)
-    if not chosen:
-        return known
-    return min(_timed([FORMATS[one] for one in chosen], blocks, ahead_s), known, key=lambda one: one.step_s)
+    """The optimal plan.
 
-
-def _searched(costs: Ints, formats: Sequence[int], ahead: int, latest: Ints) -> list[int]:
-    """The formats of the plan with the shortest step; none if it takes more than `MAX_STATES` states.
-
-    Columns of states: loaded until, computed until, whether unmasked rows are there, the state before, the format. In
-    integers, because blocks repeat: equal sums in another order are then equal, and thousands of states become dozens.
+    In whole nanoseconds, because blocks repeat: equal sums in another order are then equal, and thousands of partial
+    plans become dozens.
     """
-    states, parents = np.array([[-ahead, 0, 1, 0, 0]]), []
-    for block, until in zip(costs, latest, strict=True):
-        found = np.concatenate([_extended(states, block, what) for what in formats])
-        states = _unbeaten(found[found[:, 1] <= until])
-        if not 0 < len(states) <= MAX_STATES:
-            return []
-        parents.append(states[:, 3:])
-    place = int(np.maximum(states[:, 1], states[:, 0] + ahead).argmin())
-    chosen = []
-    for steps in reversed(parents):
-        place, what = steps[place].tolist()
-        chosen.append(what)
-    return chosen[::-1]
+    ahead, costs = float(round(ahead_s / NANOSECOND)), list(map(_in_nanoseconds, blocks))
+    partial: dict[State, tuple[Format, ...]] = {(0.0, -ahead, True): ()}
+    known, left = _known(costs, allowed, ahead), sum(map(_shortest, costs))
+    for block in costs:
+        left -= _shortest(block)
+        found: dict[State, tuple[Format, ...]] = {}
+        for state, formats in partial.items():
+            for what in allowed:
+                after = _after(*state, block, what)
+                if after[0] + left <= known:
+                    found.setdefault((*after, what != "kv"), (*formats, what))
+        partial = _unbeaten(found)
+    best = min(partial, key=lambda state: max(state[0], state[1] + ahead))
+    return _timed(partial[best], blocks, ahead_s)
 
 
-def _extended(states: Ints, costs: Ints, what: int) -> Ints:
-    """All states after a block in this format. `costs`: computation x3, loads x3, load of rows."""
-    loaded, computed, has_rows = states[:, 0], states[:, 1], states[:, 2]
-    is_kv = FORMATS[what] == "kv"
-    load = costs[len(FORMATS) + what] + (0 if is_kv else costs[-1] * (1 - has_rows))
-    loaded = loaded + load
-    start = np.where(load > 0, np.maximum(computed, loaded), computed)
-    others = np.full_like(loaded, not is_kv), np.arange(len(states)), np.full_like(loaded, what)
-    return np.column_stack([loaded, start + costs[what], *others])
+def _known(costs: Sequence[BlockCost], allowed: Collection[Format], ahead: float) -> float:
+    """The shortest step with one format for all blocks, or by the published rule: longer plans are not followed."""
+    plain = [step_s([what] * len(costs), costs, ahead) for what in allowed]
+    greedy = [greedy_plan(costs, what, ahead).step_s for what in allowed if "full" in allowed]
+    return min(plain + greedy)
 
 
-def _unbeaten(found: Ints) -> Ints:
-    """Only states for which no other is as good in all of load, computation and rows."""
-    loaded, computed, has_rows, before, what = found.T
-    found = found[np.lexsort((what, before, computed, -has_rows, loaded))]
-    computed, has_rows = found[:, 1], found[:, 2] == 1
-    least, least_without = (_least_before(np.where(kind, computed, FAR)) for kind in (has_rows, ~has_rows))
-    kept: Ints = found[(computed < least) & (has_rows | (computed < least_without))]
+def _unbeaten(found: dict[State, tuple[Format, ...]]) -> dict[State, tuple[Format, ...]]:
+    """Only partial plans for which no other is as good in all of load, computation and rows."""
+    least, kept = {True: math.inf, False: math.inf}, {}
+    for state in sorted(found, key=lambda one: (one[1], not one[2], one[0])):
+        computed, _, has_rows = state
+        if computed < least[True] and (has_rows or computed < least[False]):
+            kept[state], least[has_rows] = found[state], computed
     return kept
 
 
-def _least_before(values: Ints) -> Ints:
-    return np.concatenate([[FAR], np.minimum.accumulate(values)[:-1]])
+def _shortest(block: BlockCost) -> float:
+    return min(block.full_s, block.output_s, block.kv_s)
+
+
+def _in_nanoseconds(block: BlockCost) -> BlockCost:
+    return BlockCost(*(float(round(seconds / NANOSECOND)) for seconds in astuple(block)))
 
 
 def greedy_plan(blocks: Sequence[BlockCost], cached: Format, ahead_s: float = 0.0) -> BlockPlan:
@@ -156,30 +140,3 @@ def _after(computed_s: float, loaded_s: float, has_rows: bool, block: BlockCost,
 
 def _timed(formats: Sequence[Format], blocks: Sequence[BlockCost], ahead_s: float) -> BlockPlan:
     return BlockPlan(tuple(formats), step_s(formats, blocks, ahead_s))
-
-
-def _known(blocks: Sequence[BlockCost], allowed: Collection[Format], ahead_s: float) -> Iterator[BlockPlan]:
-    """Baseline plans (one format for all blocks, and greedy), used as upper bounds of the search."""
-    for what in allowed:
-        yield _timed([what] * len(blocks), blocks, ahead_s)
-        if what != "full" and "full" in allowed:
-            yield greedy_plan(blocks, what, ahead_s)
-
-
-def _latest(costs: Ints, formats: Sequence[int], known_s: float) -> Ints:
-    """Latest completion of each block (ns) such that the rest, at its shortest, can still end by `known_s`."""
-    shortest = costs[:, formats].min(axis=1)
-    rest = shortest[::-1].cumsum()[::-1] - shortest
-    return np.asarray(round(known_s / NANOSECOND) + SLACK - rest, np.int64)
-
-
-def _in_nanoseconds(blocks: Sequence[BlockCost]) -> Ints:
-    exact = np.array([block.seconds for block in blocks]).reshape(-1, 2 * len(FORMATS) + 1) / NANOSECOND
-    return np.rint(exact).astype(np.int64)
-
-
-def _coarser(costs: Ints) -> Ints:
-    """Round loads up to a multiple of a grain, to bound the number of distinct load sums and thus of states."""
-    loads = costs[:, len(FORMATS) :]
-    grain = int(loads.max(axis=1).sum()) // NUM_GRAINS + 1
-    return np.hstack([costs[:, : len(FORMATS)], -(-loads // grain) * grain])

@@ -161,10 +161,6 @@ class Template:
     def _is_whole(self, page: PackedPage) -> bool:
         return len(page) == len(self.pages[0]) and not any(one.is_change for one in page.values())
 
-    def first(self, num_steps: int) -> Template:
-        """The first `num_steps` steps, sharing memory."""
-        return replace(self, pages=self.pages[:num_steps], raw_bytes=self.raw_bytes * num_steps // self.num_steps)
-
     def to(self, device: torch.device | str) -> Template:
         """The same on another device; on the host, CUDA tensors go to pinned memory for asynchronous copies back."""
         is_down = torch.device(device).type == "cpu"
@@ -208,23 +204,13 @@ class PageReader:
 class TemplateRecorder:
     """Collects the pages of a run. `budget` is the relative error allowed for packing; zero is lossless.
 
-    Only every `stride`-th step is kept: the steps between are read as the one before them. `begun` is an optional
-    template of the first steps.
+    Only every `stride`-th step is kept: the steps between are read as the one before them.
     """
 
-    def __init__(
-        self,
-        num_steps: int,
-        known: torch.Tensor,
-        budget: float = 0.0,
-        begun: Template | None = None,
-        stride: int = 1,
-    ) -> None:
+    def __init__(self, num_steps: int, known: torch.Tensor, budget: float = 0.0, stride: int = 1) -> None:
         self._num_steps, self._packer, self._stride = num_steps, PagePacker(budget), stride
-        self._pages: list[PackedPage] = [] if begun is None else list(begun.pages)
-        self._known = known if begun is None else known & begun.known.to(known.device)
-        self._raw_bytes, self._error = (0, 0.0) if begun is None else (begun.raw_bytes, begun.error)
-        self.size_bytes = 0 if begun is None else begun.size_bytes
+        self._pages: list[PackedPage] = []
+        self._known, self._raw_bytes, self.size_bytes = known, 0, 0
 
     @property
     def num_pages(self) -> int:
@@ -244,8 +230,7 @@ class TemplateRecorder:
 
     def finish(self) -> Template:
         """The template, packed as far as the budget allows."""
-        error = max(self._error, self._packer.error)
-        return Template(tuple(self._pages), self._known, error, self._raw_bytes)
+        return Template(tuple(self._pages), self._known, self._packer.error, self._raw_bytes)
 
 
 def _moved(packed: PackedTensor, send: Callable[[torch.Tensor], torch.Tensor]) -> PackedTensor:

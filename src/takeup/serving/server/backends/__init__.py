@@ -38,7 +38,8 @@ class ModelCard:
     """What the API needs to know of a model that may run in another process.
 
     `usual_pixels`: of the images it was trained for, 0 if unknown. `num_steps` and `guidance` are defaults;
-    `max_images`: of one edit; `templates` says how many of them there is room for.
+    `max_images`: of one edit; `templates` says how many of them there is room for. Fields of a request in `unused`
+    have no effect on this model; its negative prompt has one where `negative_needs` is above 1.
     """
 
     family: str
@@ -49,6 +50,9 @@ class ModelCard:
     guidance: float = 5.0
     max_images: int = 1
     templates: str = ""
+    unused: tuple[str, ...] = ()
+    negative_needs: Literal["guidance", "true_guidance"] = "guidance"
+    true_guidance: float = 1.0
 
 
 @dataclass(slots=True, eq=False)

@@ -1,16 +1,17 @@
 """Backend in this process: opens a model by name, and runs its step loop and the threads around it."""
 
 import hashlib
+import inspect
 import io
 import os
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -36,10 +37,11 @@ from takeup.serving.diffusion.policies import MaskGrouping, one_by_one
 from takeup.serving.editing.contract import Editor, EditReport, EditRequest
 from takeup.serving.editing.masked.editor import MaskedEditor
 from takeup.serving.editing.masked.graph_networks import can_bind
-from takeup.serving.editing.masked.initial_latents import composite, mask_pixels, pixels_of
+from takeup.serving.editing.masked.initial_latents import finished, pixels_of
 from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Cancelled, Request
 from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, AdapterLERC
+from takeup.serving.scheduling.queue import FairQueue, ReorderingQueue
 from takeup.serving.server.backends import ImageFormat, ImageJob, JobHandle, ModelCard
 
 # Chooses how a pipeline is computed on its device: CUDA graphs on CUDA, eager elsewhere -------------------------------
@@ -137,11 +139,7 @@ class StockEditor:
         return self._family.prepare(request, **{each: inputs[each] for each in inputs if each in known})
 
     def finish(self, edit: EditRequest, image: torch.Tensor) -> torch.Tensor:
-        """The decoded image inside the mask, the bytes of the original outside."""
-        if edit.mask is None:
-            return image
-        original = pixels_of(edit.image)
-        return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
+        return finished(edit, image)
 
     def report(self, run: DenoisingRun) -> EditReport:
         """Everything is computed."""
@@ -256,8 +254,37 @@ class StepLoopMeter:
 # Images generated in this process: the step loop in one thread, the work before and after it in others ----------------
 #
 # How it works. A job is prepared (prompt encoded, image encoded) by one pool of threads, joins the step loop, and when
-# its last step is done it is decoded and written by another pool: the loop never waits for either. A failure anywhere
-# ends the one order it belongs to.
+# its last step is done it is decoded and written by another pool: the loop never waits for either. Both pools go round
+# robin over the tenants. A failure anywhere ends the one order it belongs to.
+
+ROWS_OF_AN_IMAGE = 2  # with guidance
+
+
+class FairThreads:
+    """Threads that make the work of the tenant next of which the least is being made, then of the one that waited."""
+
+    def __init__(self, num_threads: int, name: str, start: Callable[[], None]) -> None:
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name, initializer=start)
+        self._waiting = FairQueue[Callable[[], object]](ReorderingQueue)
+        self._lock = threading.Lock()
+
+    def submit(self, tenant: str, act: Callable[[], object]) -> None:
+        """Act in one of the threads."""
+        with self._lock:
+            self._waiting.add(act, (), tenant)
+        self._threads.submit(self._next)
+
+    def close(self) -> None:
+        """Wait for what is being made; what waits is dropped."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _next(self) -> None:
+        with self._lock:
+            act, tenant = self._waiting.pop(())
+            self._waiting.running[tenant] += 1
+        act()
+        with self._lock:
+            self._waiting.running[tenant] -= 1
 
 
 class LocalBackend:
@@ -268,13 +295,15 @@ class LocalBackend:
     ) -> None:
         self.engine, self._editor, self._card, self._store = engine, editor, card, store
         self._meter = meter = StepLoopMeter()
-        self._before = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare", initializer=meter.register)
-        self._after = ThreadPoolExecutor(num_threads, thread_name_prefix="finish", initializer=meter.register)
+        self._before = FairThreads(num_threads, "prepare", meter.register)
+        self._after = FairThreads(num_threads, "finish", meter.register)
+        self._elsewhere: Counter[str] = Counter()
         self._stopped = threading.Event()
         self._num_steps = 0
         self._num_rows = 0
         self._num_open = 0
         self._counting = threading.Lock()
+        engine.elsewhere = self._rows_elsewhere
         self._loop = threading.Thread(target=engine.run, args=(self._on_iteration,), name="step-loop", daemon=True)
         self._loop.start()
 
@@ -295,7 +324,7 @@ class LocalBackend:
         self._store.ahead = job.ahead
         self._count(1)
         order.done.add_done_callback(lambda _: self._count(-1))
-        self._before.submit(_guarded, order, self._begin, order)
+        self._submit(self._before, order, self._begin)
         return order
 
     def forget(self, name: str) -> None:
@@ -318,9 +347,9 @@ class LocalBackend:
     def close(self) -> None:
         """Stop the loop at the next step boundary; weights are as they were loaded afterwards."""
         self._stopped.set()
-        self._before.shutdown(cancel_futures=True)
+        self._before.close()
         self._loop.join()
-        self._after.shutdown(cancel_futures=True)
+        self._after.close()
         _close_all(self.engine)
         self._editor.close()
 
@@ -366,9 +395,9 @@ class LocalBackend:
         elif self._stopped.is_set():
             order.fail(Cancelled("the server was stopped"))
         else:
-            self._after.submit(_guarded, order, self._finish, order, finished.result())
+            self._submit(self._after, order, partial(self._finish, finished.result()))
 
-    def _finish(self, order: JobHandle, run: DenoisingRun) -> None:
+    def _finish(self, run: DenoisingRun, order: JobHandle) -> None:
         """In a thread of `after`."""
         with self._meter.working("finish"):
             job, image, report = order.job, self.engine.family.decode(run), None
@@ -377,9 +406,31 @@ class LocalBackend:
             picture = encode_image(image[0], job.format, job.quality)
         order.finish(picture, report)
 
-    def _count(self, change: int) -> None:
+    def _submit(self, threads: FairThreads, order: JobHandle, act: Callable[[JobHandle], None]) -> None:
+        """Act in a thread; until it is done the image counts in the turns of the step loop."""
+        tenant = order.job.request.tenant
+        self._count(0, tenant, 1)
+
+        def acted() -> None:
+            try:
+                act(order)
+            except BaseException as problem:
+                order.fail(problem)
+            finally:
+                self._count(0, tenant, -1)
+
+        threads.submit(tenant, acted)
+
+    def _count(self, change: int, tenant: str = "", elsewhere: int = 0) -> None:
         with self._counting:
             self._num_open += change
+            if elsewhere:
+                self._elsewhere[tenant] += elsewhere
+
+    def _rows_elsewhere(self) -> Mapping[str, int]:
+        """In the step loop: rows of the images that are encoded or decoded, by tenant."""
+        with self._counting:
+            return {tenant: ROWS_OF_AN_IMAGE * number for tenant, number in self._elsewhere.items() if number > 0}
 
 
 def encode_image(image: torch.Tensor, kind: ImageFormat, quality: int) -> bytes:
@@ -398,15 +449,6 @@ def _close_all(engine: StepEngine) -> None:
     for add_on in engine.add_ons:
         if isinstance(add_on, Loras | Controls):
             add_on.close()
-
-
-def _guarded(order: JobHandle, act: object, *arguments: object) -> None:
-    """Call `act`; an error completes the job."""
-    assert callable(act)
-    try:
-        act(*arguments)
-    except BaseException as problem:
-        order.fail(problem)
 
 
 # Models by name, and a backend that serves one of them in this process ------------------------------------------------
@@ -458,7 +500,7 @@ class ServingPlan:
             add_ons.append(Controls(family, nets, workers_for(compute, nets), max_change=self.control_change))
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
         engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
-        card = ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual)
+        card = ModelCard(type(pipeline).__name__, targets, tuple(nets), *usual, **effects_of(family))
         if card.usual_pixels and not self.deterministic:
             card = replace(card, templates=editor.templates_held(card.num_steps, card.usual_pixels))
         return LocalBackend(engine, editor, card, store)
@@ -472,7 +514,7 @@ class ServingPlan:
         targets = LoraTargets.of(family.pipeline, has_text=False)
         store = self._store(targets)
         engine = StepEngine(family.pipeline, add_ons=[Loras(family, store)], group=group, family=family)
-        card = ModelCard(name, targets, (), *usual, max_images=MAX_IMAGES.get(name, 1))
+        card = ModelCard(name, targets, (), *usual, max_images=MAX_IMAGES.get(name, 1), **effects_of(family))
         return LocalBackend(engine, StockEditor(family), card, store)
 
     def _store(self, targets: LoraTargets) -> LoraStore:
@@ -487,6 +529,18 @@ class ServingPlan:
         for name, where in self.controlnets.items():
             nets[name] = _pretrained("ControlNetModel", where).to(pipeline.device, pipeline.dtype)
         return nets
+
+
+def effects_of(family: Family) -> dict[str, Any]:
+    """Which fields of a request have no effect, and which the negative prompt needs; as in `ModelCard`."""
+    parameters = inspect.signature(type(family.pipeline).__call__).parameters
+    if "true_cfg_scale" not in parameters:
+        return {"unused": family.unused}
+    return {
+        "unused": family.unused,
+        "negative_needs": "true_guidance",
+        "true_guidance": float(parameters["true_cfg_scale"].default),
+    }
 
 
 class AdapterPaths(Mapping[str, Path]):

@@ -35,7 +35,7 @@ from takeup.serving.model import ControlUse
 # Opt-in reuse of ControlNet residuals over several steps: faster, but the image changes -------------------------------
 #
 # Residuals change little from one step to the next. After two computations the change between them is measured, and the
-# residuals are reused as long as the predicted change since then stays within a bound (see policies/reuse.py). This is
+# residuals are reused as long as the predicted change since then stays within a bound (`steps_to_reuse`). This is
 # off by default and must pass the quality gate.
 
 

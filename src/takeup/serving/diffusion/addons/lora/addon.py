@@ -289,7 +289,7 @@ class Loras(AddOn):
 
     def is_ready(self, run: DenoisingRun) -> bool:
         wanted: RequestedLoras = run.extras[SLOT]
-        if wanted.is_felt or not wanted.loading or run.step < run.request.plain_steps:
+        if wanted.is_felt or not wanted.loading:
             return True
         if self._arrives(run, wanted):
             wanted.arrived_at_step = run.step
