@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
 from streaming.oracles import eigen_empties, ps_cell, reference_cell
-from takeup.errors import BadInput, UnknownName
+from takeup.errors import BadInput
 from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.chains import chain_of, with_abandonment
-from takeup.streaming.model import Cell, Chain, Player
-from takeup.streaming.solvers import SOLVERS, find_solver
+from takeup.streaming.model import Chain, Player
 from takeup.streaming.solvers.fluid import DoublingSolver
 
 SOLVER = RiccatiSolver()
@@ -231,14 +230,3 @@ def test_stalls_fall_with_the_threshold_and_capacity_and_rise_with_arrivals(
     assert faster <= here + 1e-12
     assert busier >= here - 1e-12
     assert base.mean_prefetch(start_s * factor) >= base.mean_prefetch(start_s) - 1e-12
-
-
-def test_solvers_are_found_by_name() -> None:
-    chain = chain_of(Cell(3.0, 1.0, 0.04, 6))
-    answers = [find_solver(name).solve(chain, Player(3.0)) for name in SOLVERS]
-
-    assert [answer.stall_probability.value for answer in answers] == pytest.approx(
-        [answers[0].stall_probability.value] * 3
-    )
-    with pytest.raises(UnknownName, match="did you mean 'doubling'"):
-        find_solver("dubling")
