@@ -16,7 +16,7 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain, Estimate, Player, QoeMetrics
 from takeup.streaming.solvers.fluid import DoublingSolver
-from takeup.streaming.solvers.solution import ChainSolver, check_seconds
+from takeup.streaming.solvers.solution import LEAST_RESUME_S, ChainSolver, check_seconds
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -164,7 +164,7 @@ class SparseSolution:
     def answer(self, player: Player) -> QoeMetrics:
         """Everything that viewers experience."""
         if self._latest is None or self._latest[0] != player:
-            is_dense = player.goal_s < math.inf or player.again_s == 0
+            is_dense = player.goal_s < math.inf or player.again_s < LEAST_RESUME_S
             self._latest = player, DoublingSolver().solve(self.chain, player) if is_dense else self._answer(player)
         return self._latest[1]
 
@@ -185,7 +185,7 @@ class SparseSolution:
 
     def stall_law(self, player: Player, most: int) -> Floats:
         """P(N = 0), .., P(N = most - 1), P(N >= most)."""
-        if player.goal_s < math.inf or player.again_s == 0:
+        if player.goal_s < math.inf or player.again_s < LEAST_RESUME_S:
             return DoublingSolver().solution(self.chain).stall_law(player, most)
         started, more, tails = self._started(player), np.ones(int(self._falls.sum())), [1.0]
         while len(tails) <= most and tails[-1] > LEAST_TAIL:
