@@ -29,9 +29,7 @@ from takeup.edge.traces.generators import SETTINGS
 from takeup.papers import PAPERS
 from takeup.rerun import RUNNERS
 from takeup.streaming import Capacity, Cell, Player, read_log, solve_cell
-from takeup.streaming import engines as streaming_engines
 from takeup.streaming.simulate import SIMULATORS
-from takeup.streaming.solvers import SOLVERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -53,9 +51,9 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ON_THE_COMMAND_LINE = {
     "caching": (*POLICIES, *WORKLOADS, "spark", "dask"),
     "edge": (*ALLOCATIONS, *SETTINGS, *edge_engines.ENGINES),
-    "streaming": (*SIMULATORS, *streaming_engines.ENGINES),
+    "streaming": tuple(SIMULATORS),
 }
-NAMES = ON_THE_COMMAND_LINE | {"streaming": (*SOLVERS, *ON_THE_COMMAND_LINE["streaming"])}
+NAMES = ON_THE_COMMAND_LINE | {"streaming": ("doubling", "diffusion", "sparse", *SIMULATORS)}
 
 
 def pairs(names: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:

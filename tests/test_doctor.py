@@ -143,7 +143,7 @@ def test_an_engine_that_does_not_answer_is_not_called_missing(
     assert states["cluster engine slurm"] == "no answer"
 
 
-@pytest.mark.parametrize("module", ["caching.experiment", "cluster.engines", "edge.engines", "streaming.engines"])
+@pytest.mark.parametrize("module", ["caching.experiment", "cluster.engines", "edge.engines"])
 def test_every_engine_of_a_registry_is_examined(module: str) -> None:
     engines, domain = import_module(f"takeup.{module}").ENGINES, module.partition(".")[0]
 
@@ -164,9 +164,8 @@ def test_what_needs_root_says_so_to_everyone_else(monkeypatch: pytest.MonkeyPatc
     assert examine(need) == (True, "sh, root")
 
 
-def test_the_ring_needs_nothing_and_namespaces_need_root_and_two_programs() -> None:
+def test_namespaces_need_root_and_two_programs() -> None:
     needs = {need.part: need for need in REQUIREMENTS}
-    ring, namespaces = needs["streaming engine dash"], needs["edge link namespaces"]
+    namespaces = needs["edge link namespaces"]
 
-    assert (ring.programs, ring.needs_root) == ((), False)
     assert (namespaces.programs, namespaces.needs_root) == (("ip", "tc"), True)

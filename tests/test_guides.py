@@ -26,7 +26,6 @@ NOT_PASTED = {
     r"TRACE\.parquet|TEMPLATE": "a name to be replaced",
     r"--on tcp:": "a cluster of Dask; tests/core/test_sweep.py",
     r"a100_2296": "minutes; tests/cluster",
-    r"^takeup streaming run (?!--dry-run)": "real seconds of video; tests/streaming/engines",
     r"^takeup streaming live": "replays many sessions; tests/streaming",
     r"lru,mru": "a package of another author; tests/core/test_plugins.py",
 }

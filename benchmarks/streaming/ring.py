@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 from benchmarks.support.ideal_link import on_ideal_link
-from takeup.streaming.engines.dash.engine import DashEngine, Downloads
+from support.dash.engine import DashEngine, Downloads
 from takeup.streaming.model import Cell, Player, QoeMetrics
 
 CELL = Cell(capacity_bps=2.8e6, bitrate_bps=360e3, arrivals_per_s=0.12, max_users=10)

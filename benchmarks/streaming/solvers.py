@@ -214,7 +214,7 @@ def measure(folder: Path, logs: Path | None) -> Report:
     """Run everything and report it."""
     write_log(folder / "log.csv", LOG_S)
     write_log(folder / "long.csv", LONG_LOG_S)
-    log = best_commands(folder, "fit log.csv", "predict --model takeup-out/model.json")
+    log = best_commands(folder, "fit log.csv", "predict --log log.csv")
     large = best_commands(folder, f"predict --max-users {MANY_USERS}")
     classes, advice = best_commands(folder, CLASSES), best_commands(folder, "advise long.csv --bitrate 2Mbit")
     small_s, large_s, sweep_s = answer_s(CELL, NUM_ANSWERS), answer_s(changing_cell(), 5), best_cpu_s(sweep)

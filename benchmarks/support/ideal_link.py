@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from support.dash.engine import Downloads, VideoSession, Visit
 from takeup.core.arrays import Floats
-from takeup.streaming.engines.dash.engine import Downloads, VideoSession, Visit
 
 # Chance is the same on both sides, so a difference to what players lived through comes from the transport alone.
 #

@@ -29,7 +29,6 @@ REGISTRIES = {
         "--engine": "takeup.edge.engines:ENGINES",
     },
     "training": {"": "takeup.training.pipelines.planners:POLICIES"},
-    "streaming": {"--engine": "takeup.streaming.engines:ENGINES"},
     "reproduce": {"": "takeup.papers:PAPERS"},
     "example": {"": "takeup.example:SAMPLES"},
 }

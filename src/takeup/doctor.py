@@ -74,7 +74,6 @@ REQUIREMENTS = (
     Requirement("serving engine diffusers", ("diffusion",)),
     Requirement("serving over HTTP (takeup serve)", ("web", "diffusion")),
     Requirement("serving workers on Ray", ("ray",)),
-    Requirement("streaming engine dash"),  # its link is paced in this process
     Requirement("training engine pytorch", ("torch",)),
     Requirement("sweeps on a Dask cluster", ("dask",)),
 )

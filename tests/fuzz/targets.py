@@ -31,7 +31,6 @@ from takeup.core.scenario import load_scenario
 from takeup.edge.traces.files import load_instance, read_channel, save_instance
 from takeup.errors import TakeupError
 from takeup.serving.traces.arrivals import read_arrivals, read_gentd26
-from takeup.streaming.experiment.scenario import load_model
 from takeup.streaming.traces import read_log
 from takeup.training.pipelines.profile import Profile
 from takeup.training.traces.flight_recorder import load_stuck_groups
@@ -246,12 +245,6 @@ SCENARIO = (
     b'domain = "cluster"\nverb = "simulate"\npolicies = ["gfs"]\nseed = 3\n'
     b"probability = 0.9\n[a.b]\nc = [1, 2.5e3, 2020-01-01]\n"
 )
-MODEL = json.dumps(
-    {
-        "levels": [1.0, 2.0], "generator_per_s": [[-1.0, 1.0], [1.0, -1.0]], "num_slow": 2, "num_fast": 1,
-        "window_s": 60, "mean_bps": 1e6, "misfit": 0.1, "log_relative": [[0.1, 0.2]],
-    }
-).encode()  # fmt: skip
 REPORT = Report("A title", "caching", {"a": 1}, 1, tables=(Table("t", (Column("x"),), ((1.5,),)),)).to_json().encode()
 PROFILE = saved("profile.toml", lambda path: save_profile(Profile.uniform(3, 4, 0.01), path))
 CELLS = {end: saved(f"cell{end}", lambda path: save_instance(path, two_devices())) for end in (".json", ".npz")}
@@ -286,7 +279,6 @@ TARGETS: dict[str, Target] = {
     "training profile": Target(load_profile, "profile.toml", (PROFILE,)),
     "scenario": Target(load_scenario, "scenario.toml", (SCENARIO,)),
     "report": Target(Report.load, "report.json", (REPORT,)),
-    "streaming model": Target(load_model, "model.json", (MODEL,)),
     "Slurm accounting": Target(_past, "sacct.json", (PAST,)),
     "records: sacct and tables": Target(_records, "sacct.txt", (SACCT, HELIOS)),
     "records: sacct, JSON": Target(_records, "sacct.json", (SACCT_JSON,)),

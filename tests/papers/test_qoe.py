@@ -21,7 +21,7 @@ from takeup.papers.qoe.reference import (
     reference_solution,
 )
 from takeup.papers.qoe.riccati import RiccatiSolver
-from takeup.streaming.model import Chain
+from takeup.streaming.model import Chain, Player
 
 EXPECTED = numbers("qoe")
 SETTING = EXPECTED["setting"]
@@ -101,7 +101,7 @@ def test_the_start_up_that_the_reference_rounds_up_is_confirmed_step_by_step() -
     startup_s = float(chain.initial @ steps.y[:, -1])
 
     assert startup_s == pytest.approx(3.003498, abs=1e-6)
-    assert reference_solution(SETTING, 0.12).mean_prefetch(5.0) == pytest.approx(startup_s, abs=1e-7)
+    assert reference_solution(SETTING, 0.12).answer(Player(5.0)).startup_s.value == pytest.approx(startup_s, abs=1e-7)
 
 
 # Tables and charts ----------------------------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ WITH_REPORT = [
     ("size", "--stall-target", "0.1"),
     ("simulate", "tagged", "--num-videos", "1000"),
     ("compare", "tagged,cell", "--num-videos", "1000"),
-    ("run", "--dry-run"),
 ]
 
 
@@ -71,15 +70,14 @@ def test_out_holds_the_report_as_data_page_and_charts(stream: Run) -> None:
     assert Report.load(Path("folder/report.json")).title == "Streaming: what viewers experience"
 
 
-def test_a_log_is_fitted_and_its_model_predicts(stream: Run) -> None:
+def test_a_log_is_fitted_and_predicts(stream: Run) -> None:
     Path("link.csv").write_text("rate_bps\n" + "".join(f"{1e6 if n % 50 < 20 else 4e6}\n" for n in range(300)))
-    fitted = stream("fit", "link.csv", "--model", "model.json", "--json", "--quiet")
-    by_model = stream("predict", "--model", "model.json", "--json", "--quiet")
+    fitted = stream("fit", "link.csv", "--json", "--quiet")
     by_log = stream("predict", "--log", "link.csv", "--json", "--quiet")
 
-    assert fitted.code == by_model.code == by_log.code == 0
+    assert fitted.code == by_log.code == 0
     assert Report.from_json(fitted.out).title == "Streaming: fit of link"
-    assert rows_of(by_model) == rows_of(by_log)
+    assert len(rows_of(by_log)) == 1
 
 
 def test_a_saved_report_can_be_run_again(run: Run) -> None:
@@ -115,7 +113,7 @@ def test_lists_sweep(stream: Run) -> None:
 )
 @pytest.mark.parametrize("option", ["capacity", "bitrate"])
 def test_rates_are_read_with_and_without_units(stream: Run, option: str, text: str, rate_bps: float) -> None:
-    outcome = stream("run", "--dry-run", f"--{option}", text, "--json", "--quiet")
+    outcome = stream("size", f"--{option}", text, "--json", "--quiet")
 
     assert Report.from_json(outcome.out).scenario[f"{option}_bps"] == pytest.approx(rate_bps)
 
@@ -142,8 +140,6 @@ MISTAKES = [
     (("predict", "--mean-video-s", "20,120"), "give as many view_shares as mean_video_s"),
     (("predict", "--view-shares", "0.5"), "the shares of the views add up to 0.5; make it 1"),
     (("predict", "--log", "nowhere.csv"), "nowhere.csv: cannot be opened"),
-    (("predict", "--model", "nowhere.json"), "cannot read model nowhere.json"),
-    (("predict", "--log", "a.csv", "--model", "b.json"), "give either a throughput log or a fitted model"),
     (("optimise", "--start", "1,2"), "'optimise' takes one arrival rate and one start threshold"),
     (("optimise", "--stall-cost", "-1"), "the cost of a second in stalls is -1.0"),
     (("size", "--stall-target", "0"), "the target for stalls is 0.0; give a share between 0 and 1"),
@@ -151,8 +147,6 @@ MISTAKES = [
     (("simulate", "tagged,"), "no simulator ''"),
     (("compare", "tagged", "--num-videos", "-1"), "-1"),
     (("compare", "tagged", "--seed", "-1"), "the seed is -1"),
-    (("run", "--engine", "dahs"), "no streaming engine 'dahs'; did you mean 'dash'?"),
-    (("run", "--dry-run", "--num-videos", "3"), "--num-videos is 3; expected 20 to 100000"),
 ]
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from support.dash.links import UserSpaceLink
+from support.dash.server import SegmentServer, StaticPage, Video
 from takeup.errors import MissingEngine, TakeupError
-from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.server import SegmentServer, StaticPage, Video
 from takeup.streaming.model import Player
 from takeup.streaming.playback import Playback
 

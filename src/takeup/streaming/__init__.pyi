@@ -2,7 +2,6 @@ from takeup.streaming.advice.qoe import solve_cell as solve_cell
 from takeup.streaming.capacity_fit import fit_capacity as fit_capacity
 from takeup.streaming.chains import chain_of as chain_of
 from takeup.streaming.contract import Solver as Solver
-from takeup.streaming.contract import StreamingEngine as StreamingEngine
 from takeup.streaming.model import Capacity as Capacity
 from takeup.streaming.model import Cell as Cell
 from takeup.streaming.model import Chain as Chain
@@ -11,7 +10,5 @@ from takeup.streaming.model import Player as Player
 from takeup.streaming.model import QoeMetrics as QoeMetrics
 from takeup.streaming.model import Views as Views
 from takeup.streaming.report import report_of as report_of
-from takeup.streaming.solvers import SOLVERS as SOLVERS
-from takeup.streaming.solvers import find_solver as find_solver
 from takeup.streaming.traces import ThroughputLog as ThroughputLog
 from takeup.streaming.traces import read_log as read_log

@@ -32,7 +32,6 @@ CELL_OPTIONS: dict[str, dict[str, Any]] = {
     "--bitrate bitrate_bps": {"default": "360kbit", "show_default": True, "help": "Of the video, such as 2.5Mbit."},
     "--capacity capacity_bps": {"help": "Of the cell, such as 30Mbit; the fitted mean if absent, else 2.8Mbit."},
     "--log": {"help": "A throughput log to take the variation of the capacity from."},
-    "--model": {"help": "A fitted model from 'takeup streaming fit', instead of a log."},
 }
 
 
@@ -112,11 +111,10 @@ def size(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> No
 
 @streaming.command()
 @click.argument("log")
-@click.option("--model", default="takeup-out/model.json", show_default=True, help="Where to keep the fitted model.")
 @output_options
-def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> None:
-    """Fit a model of the link to the throughput LOG, for 'takeup streaming predict --model'."""
-    show(_report("fit", quiet=quiet, log=log, model=model), as_json=as_json, out=out, charts=CHARTS)
+def fit(log: str, as_json: bool, out: Path | None, quiet: bool) -> None:
+    """Fit a model of the link to the throughput LOG, and say how well it describes the log."""
+    show(_report("fit", quiet=quiet, log=log), as_json=as_json, out=out, charts=CHARTS)
 
 
 @streaming.command()
@@ -180,14 +178,3 @@ def simulate(simulators: str, as_json: bool, out: Path | None, quiet: bool, **se
 def compare(simulators: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Compare the equations with SIMULATORS, with z-scores."""
     show(_report("compare", quiet=quiet, simulators=tuple(simulators.split(",")), **settings), as_json=as_json, out=out)
-
-
-@streaming.command()
-@click.option("--engine", default="dash", show_default=True, help="The engine to run on.")
-@click.option("--dry-run", is_flag=True, help="Say what would run, and open nothing.")
-@click.option("--num-videos", default=200, show_default=True, help="Videos to download.")
-@cell_options
-@output_options
-def run(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Run real players over real TCP through one shared bottleneck, compared with the equations."""
-    show(_report("run", quiet=quiet, **settings), as_json=as_json, out=out)

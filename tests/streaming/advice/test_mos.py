@@ -41,7 +41,7 @@ def test_the_score_is_a_score_and_more_trouble_never_raises_it(
 
 def test_the_expected_score_of_a_cell_without_stalls_is_that_of_its_start() -> None:
     solution = DoublingSolver().solution(ps_cell(3.0, 60.0, 0.01, 2))
-    startup_s = solution.mean_prefetch(4.0)
+    startup_s = solution.answer(Player(4.0)).startup_s.value
 
     assert expected_mos(solution, Player(4.0)) == pytest.approx(mos(startup_s, 0, 0))
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from takeup.streaming.engines.dash.engine import ByteArrivals, UnexpectedResponse, download
-from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.server import SegmentServer, Video
+from support.dash.engine import ByteArrivals, UnexpectedResponse, download
+from support.dash.links import UserSpaceLink
+from support.dash.server import SegmentServer, Video
 
 VIDEO = Video(length_s=3.5, bitrate_bps=80_000, segment_s=1.0)
 

@@ -10,9 +10,8 @@ import pytest
 from scipy.linalg import expm
 
 from benchmarks.support.ideal_link import on_ideal_link
-from takeup.errors import BadInput, UnknownName
-from takeup.streaming.engines import ENGINES, find_engine
-from takeup.streaming.engines.dash.engine import DashEngine, Downloads
+from support.dash.engine import DashEngine, Downloads
+from takeup.errors import BadInput
 from takeup.streaming.model import Capacity, Cell, Player, Views
 from takeup.streaming.playback import play
 
@@ -21,13 +20,7 @@ NUM_VIDEOS = 80
 pytestmark = pytest.mark.xdist_group("ring")  # one process runs it, once
 
 
-def test_engines_are_found_by_name() -> None:
-    assert [find_engine(name) for name in ENGINES] == [DashEngine]
-    with pytest.raises(UnknownName, match="did you mean 'dash'"):
-        find_engine("dahs")
-
-
-def test_a_dry_run_shows_the_plan_and_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a socket was opened")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from support.dash.engine import VideoSession, summarise_sessions
 from takeup.errors import BadInput
-from takeup.streaming.engines.dash.engine import VideoSession, summarise_sessions
 from takeup.streaming.model import Player
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.support.ideal_link import ideal_arrivals_s
-from takeup.streaming.engines.dash.engine import Visit
+from support.dash.engine import Visit
 
 
 def through_at(visits: list[Visit], speed: float) -> list[float]:

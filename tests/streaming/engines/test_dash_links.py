@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from takeup.streaming.engines.dash.links import ProcessorSharing, UserSpaceLink
+from support.dash.links import ProcessorSharing, UserSpaceLink
 
 NUM_PLAYERS = 4
 

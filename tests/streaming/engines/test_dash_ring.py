@@ -7,9 +7,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from takeup.streaming.engines.dash.engine import CellEmulator, UnexpectedResponse, VideoSession, max_connections
-from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.server import Video
+from support.dash.engine import CellEmulator, UnexpectedResponse, VideoSession, max_connections
+from support.dash.links import UserSpaceLink
+from support.dash.server import Video
 from takeup.streaming.model import Cell, Views
 
 SHORT_AND_LONG = (Views(0.75, 10.0), Views(0.25, 90.0))

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from takeup.streaming.engines.dash import server as server_module
-from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.server import MOST_REQUEST_BYTES, SegmentServer, StaticPage, Video
+from support.dash import server as server_module
+from support.dash.links import UserSpaceLink
+from support.dash.server import MOST_REQUEST_BYTES, SegmentServer, StaticPage, Video
 
 Address = tuple[str, int]
 VIDEO = Video(length_s=2.5, bitrate_bps=80_000, segment_s=1.0)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.streaming.engines.dash.links import ProcessorSharing
+from support.dash.links import ProcessorSharing
 
 
 def sharing(rate: float = 1000.0, quantum: int = 10, pause_s: float = 0.0) -> ProcessorSharing[str]:

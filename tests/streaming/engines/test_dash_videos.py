@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.dash.server import Video, generated_bytes
 from takeup.errors import BadInput
-from takeup.streaming.engines.dash.server import Video, generated_bytes
 
 
 def test_a_segment_has_the_bytes_of_its_seconds() -> None:

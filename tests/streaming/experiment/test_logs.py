@@ -60,9 +60,9 @@ def test_a_zero_is_wrong_as_soon_as_the_log_has_stalls(
     assert contradicts(predicted, found, error) == is_wrong
 
 
-def test_a_model_file_carries_the_log_that_its_predictions_are_checked_on(dips: Path, tmp_path: Path) -> None:
-    fitted = report("fit", log=str(dips), model=str(tmp_path / "model.json"))
-    found = report("predict", model=str(tmp_path / "model.json"), start_s=[1.0], **LONE)
+def test_a_fit_that_the_log_contradicts_says_so_and_its_prediction_shows_the_log(dips: Path) -> None:
+    fitted = report("fit", log=str(dips))
+    found = report("predict", log=str(dips), start_s=[1.0], **LONE)
 
     assert column(found.tables[0], "P(stall)")[0] > 0.01
     assert any("the model contradicts the log" in note for note in fitted.notes)

@@ -1,9 +1,7 @@
-"""Scenarios in, reports out: every verb, what a scenario refuses, models on disk, and the same numbers again."""
+"""Scenarios in, reports out: every verb, what a scenario refuses, and the same numbers again."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,9 @@ import pytest
 from takeup.core.report import Report, Table
 from takeup.errors import BadInput, BadScenario, TakeupError, UnknownName
 from takeup.streaming.advice.qoe import solve_cell
-from takeup.streaming.capacity_fit import fit_capacity
 from takeup.streaming.chains import chain_of
-from takeup.streaming.experiment import StreamingScenario, cells_of, load_model, run, run_again, save_model
-from takeup.streaming.model import CapacityFit, Cell, Estimate, Player, QoeMetrics, Views
+from takeup.streaming.experiment import StreamingScenario, cells_of, run, run_again
+from takeup.streaming.model import Cell, Player, Views
 from takeup.streaming.solvers.fluid import DoublingSolver
 
 CELL = Cell(2.8e6, 360e3, 0.12, 10)
@@ -114,7 +111,7 @@ def test_viewers_that_give_up_are_predicted_and_simulated() -> None:
 
 
 def test_one_video_among_patient_ones_is_not_a_cell_of_impatient_viewers() -> None:
-    with pytest.raises(BadInput, match="simulate 'cell' or 'slots'"):
+    with pytest.raises(BadInput, match="simulate 'cell'"):
         report("simulate", give_up_per_s=0.1, simulators=["tagged"], num_videos=100)
     with pytest.raises(BadScenario, match="viewers give up in predict, simulate and compare"):
         report("optimise", give_up_per_s=0.1)
@@ -188,20 +185,17 @@ def test_a_question_without_a_limit_says_so() -> None:
     assert column(table, "why not")[0] == "no limit: admission alone keeps the target"
 
 
-# Fit, and models on disk ----------------------------------------------------------------------------------------------
+# Fit ------------------------------------------------------------------------------------------------------------------
 
 
-def test_fit_keeps_a_model_that_predicts_as_the_log_does(log: Path, tmp_path: Path) -> None:
-    model = tmp_path / "model.json"
-    found = report("fit", log=str(log), model=str(model))
+def test_fit_says_what_the_log_is(log: Path) -> None:
+    found = report("fit", log=str(log))
     facts = {str(row[0]): row[1] for row in found.tables[0].rows}
-    by_log, by_model = (report("predict", **{key: str(path)}).tables for key, path in (("log", log), ("model", model)))
 
     assert found.title == "Streaming: fit of link"
     assert facts["duration"] == 600
     assert facts["mean rate"] == pytest.approx(2.83, abs=0.01)
     assert len(found.series[0].rows) == 600
-    assert by_log == by_model
 
 
 def test_the_mean_of_the_log_is_the_capacity_unless_one_is_given(log: Path) -> None:
@@ -219,68 +213,6 @@ def test_a_link_that_varies_stalls_more_than_one_that_does_not(log: Path) -> Non
     constant = report("predict", capacity_bps=cells_of(StreamingScenario(verb="predict", log=str(log)))[0].capacity_bps)
 
     assert column(varies, "P(stall)")[0] > 1.5 * column(constant.tables[0], "P(stall)")[0]
-
-
-@pytest.fixture(scope="module")
-def small_fit() -> CapacityFit:
-    return fit_capacity([np.where(np.arange(200) % 40 < 20, 1e6, 3e6)])
-
-
-def test_a_model_comes_back_from_its_file_to_the_last_digit(small_fit: CapacityFit, tmp_path: Path) -> None:
-    save_model(tmp_path / "model.json", small_fit)
-    back = load_model(tmp_path / "model.json")
-
-    assert back.capacity.levels.tolist() == small_fit.capacity.levels.tolist()
-    assert back.capacity.generator.tolist() == small_fit.capacity.generator.tolist()
-    assert (back.mean_bps, back.misfit) == (small_fit.mean_bps, small_fit.misfit)
-    assert (back.num_slow, back.num_fast, back.window_s) == (
-        small_fit.num_slow,
-        small_fit.num_fast,
-        small_fit.window_s,
-    )
-
-
-def test_a_model_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"cannot read model .*nowhere\.json: No such file.*'takeup streaming fit'"):
-        load_model(tmp_path / "nowhere.json")
-
-
-GOOD_MODEL = {
-    "mean_bps": 1e6,
-    "num_slow": 1,
-    "num_fast": 1,
-    "window_s": 4,
-    "misfit": 0.0,
-    "levels": [1.0],
-    "generator_per_s": [[0.0]],
-}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "[" * 100_000,
-        json.dumps({key: value for key, value in GOOD_MODEL.items() if key != "levels"}),
-        json.dumps(GOOD_MODEL | {"levels": ["fast"]}),
-        json.dumps(GOOD_MODEL | {"levels": [1.0, 2.0]}),
-        json.dumps(GOOD_MODEL | {"levels": [float("nan")]}),
-        json.dumps(GOOD_MODEL | {"generator_per_s": [[1.0]]}),
-        json.dumps(GOOD_MODEL | {"num_slow": float("inf")}),
-        json.dumps(GOOD_MODEL | {"mean_bps": None}),
-    ],
-    ids=lambda text: text[:40],
-)
-def test_a_bad_model_is_one_sentence_that_names_the_file(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.json"
-    path.write_text(text)
-    with pytest.raises(BadInput, match="is not a fitted model") as raised:
-        load_model(path)
-
-    assert str(raised.value).startswith(str(path))
-    assert "\n" not in str(raised.value)
 
 
 def test_nothing_to_fit_is_one_sentence() -> None:
@@ -309,41 +241,6 @@ def test_compare_sets_the_equations_beside_the_simulators() -> None:
     assert max(map(abs, numbers)) < 5
 
 
-def test_a_dry_run_says_what_would_run_and_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise AssertionError("a dry run opened a socket")
-
-    monkeypatch.setattr("socket.socket.bind", refuse)
-    found = report("run", dry_run=True, num_videos=50)
-
-    assert "50 videos" in str(found.tables[0].rows[0][0])
-    assert found.notes == ()
-
-
-def test_what_an_engine_measures_stands_beside_the_equations(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def measure(self: object, cell: Cell, player: Player, num_videos: int, rng: np.random.Generator) -> QoeMetrics:
-        asked.append((cell, player, num_videos, rng.integers(1 << 30)))
-        return replace(solve_cell(cell, player), stall_probability=Estimate(0.5, 0.1))
-
-    monkeypatch.setattr("takeup.streaming.engines.dash.engine.DashEngine.measure", measure)
-    estimates, scores = report("run", num_videos=40).tables
-    report("run", num_videos=40)
-    exact = solve_cell(CELL, Player(5.0)).stall_probability.value
-
-    assert asked[0][:3] == (CELL, Player(5.0), 40)
-    assert asked[0] == asked[1]
-    assert estimates.rows[1] == ("P(stall)", exact, 0.0, 0.5, 0.1)
-    assert column(scores, "dash")[1] == pytest.approx((0.5 - exact) / 0.1)
-
-
-def test_a_run_with_a_log_says_that_only_its_mean_is_used(log: Path) -> None:
-    found = report("run", dry_run=True, log=str(log))
-
-    assert found.notes == ("the link of an engine has one rate: the mean of the log or model",)
-
-
 # Scenarios ------------------------------------------------------------------------------------------------------------
 
 BAD = [
@@ -353,7 +250,6 @@ BAD = [
     ({"verb": "predict", "start_s": ["soon"]}, "'start_s.0' is 'soon', expected a number"),
     ({"verb": "predict", "start_s": []}, "give at least one arrival rate, one start threshold and one simulator"),
     ({"verb": "predict", "mean_video_s": [10.0, 20.0]}, "give as many view_shares as mean_video_s"),
-    ({"verb": "predict", "log": "a.csv", "model": "m.json"}, "give either a throughput log or a fitted model"),
     ({"verb": "compare", "start_s": [1.0, 2.0]}, "'compare' takes one arrival rate and one start threshold"),
     ({"verb": "size", "arrivals_per_s": [0.1, 0.2]}, "'size' takes one arrival rate and one start threshold"),
 ]
@@ -378,8 +274,6 @@ def test_a_scenario_that_makes_no_sense_is_one_sentence(values: dict[str, Any], 
         ({"verb": "optimise", "stall_cost": -1.0}, "the cost of a second in stalls is -1.0"),
         ({"verb": "size", "stall_target": 1.5}, "the target for stalls is 1.5"),
         ({"verb": "simulate", "num_videos": 0}, "0"),
-        ({"verb": "run", "num_videos": 0, "dry_run": True}, "num_videos is 0; expected 20"),
-        ({"verb": "run", "opportunistic": True, "dry_run": True}, "leave out 'opportunistic'"),
     ],
     ids=lambda value: str(value)[:50],
 )
@@ -394,7 +288,6 @@ def test_a_number_that_makes_no_sense_is_one_sentence(values: dict[str, Any], se
     ("values", "sentence"),
     [
         ({"verb": "simulate", "simulators": ["taged"]}, "no simulator 'taged'; did you mean 'tagged'?"),
-        ({"verb": "run", "engine": "dsh"}, "no streaming engine 'dsh'; did you mean 'dash'?"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(values: dict[str, Any], sentence: str) -> None:
@@ -410,7 +303,6 @@ def test_an_unknown_name_is_answered_with_the_nearest(values: dict[str, Any], se
         {"verb": "size"},
         {"verb": "simulate", "num_videos": 2000, "seed": 3},
         {"verb": "compare", "num_videos": 2000},
-        {"verb": "run", "dry_run": True},
     ],
     ids=lambda values: str(values["verb"]),
 )

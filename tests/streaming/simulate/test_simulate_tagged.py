@@ -55,8 +55,7 @@ def chains(draw: st.DrawFn) -> Chain:
     some = st.sampled_from([0.25, 0.5, 1.0, 1.5, 3.0])
     fill, drain, end = (np.array([draw(some) for _ in range(size)]) for _ in range(3))
     weights = np.array([draw(st.integers(1, 5)) for _ in range(size)])
-    give_up = np.full(size, draw(st.sampled_from([0.0, 0.2])))
-    return Chain(generator, end * 0.03, fill, weights / weights.sum(), drain, give_up=give_up)
+    return Chain(generator, end * 0.03, fill, weights / weights.sum(), drain)
 
 
 thresholds = st.sampled_from([0.3, 1.0, 2.5, 8.0])
@@ -163,16 +162,6 @@ def test_a_video_shorter_than_the_threshold_starts_when_it_is_downloaded() -> No
     assert answer.startup_s == Estimate(0.75, 0.0)
     assert answer.finished_early.value == 1
     assert answer.stall_probability.value == 0
-
-
-def test_viewers_give_up_only_while_they_wait() -> None:
-    impatient = replace(one_state(fill=2.0, end=0.0), give_up=np.array([0.1]))
-
-    answer = simulate_tagged(impatient, Player(5.0), num_videos=100_000, length_s=50.0)
-
-    assert abs(z_score(answer.gave_up, 1 - math.exp(-0.25))) <= 3.5  # 2.5 s to start; after that it never stalls
-    assert abs(z_score(answer.startup_s, (1 - math.exp(-0.25)) / 0.1)) <= 3.5
-    assert answer.finished_early.value == 0
 
 
 def test_a_buffer_that_neither_grows_nor_shrinks_never_stalls() -> None:

@@ -108,7 +108,7 @@ def test_one_phase_replaces_the_end_of_the_download(chain: Chain, start_s: float
 @settings(max_examples=10, deadline=None)
 @given(chain=chains(), threshold_s=st.floats(0.5, 10.0))
 def test_the_law_of_the_start_obeys_the_inequality_of_markov(chain: Chain, threshold_s: float) -> None:
-    mean_s = DoublingSolver().solution(chain).mean_prefetch(threshold_s)
+    mean_s = DoublingSolver().solution(chain).answer(Player(threshold_s)).startup_s.value
 
     twice, tenfold = startup_cdf(chain, threshold_s, [2 * mean_s, 10 * mean_s])
     assert twice >= 0.5 - 1e-3  # Markov's inequality

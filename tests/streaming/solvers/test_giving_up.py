@@ -12,7 +12,6 @@ from takeup.streaming.advice.qoe import ImpatientCell, solve_cell
 from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Cell, Player, QoeMetrics, Views
 from takeup.streaming.simulate.cell import play_cell, simulate_cell
-from takeup.streaming.simulate.slots import Slots, play_slots, simulate_slots
 from takeup.streaming.solvers.fluid import DoublingSolver
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "gave_up")
@@ -38,22 +37,6 @@ def test_a_viewer_alone_gives_up_as_often_as_computed(per_s: float) -> None:
     assert found.gave_up.value > 0.02
 
 
-def test_a_viewer_alone_gives_up_as_often_in_slots() -> None:
-    cell = Cell(0.8, 1.0, 0.01, max_users=1)
-    found = simulate_slots(cell, PLAYER, Slots(slot_s=0.01), num_videos=20_000, seed=2, give_up_per_s=0.05)
-
-    assert max(map(abs, z_scores(found, exact(cell, 0.05)).values())) <= 3.5
-
-
-def test_slots_and_the_whole_cell_agree_about_a_crowd() -> None:
-    cell = Cell(5.0, 1.0, 0.12, max_users=10)
-    fluid = simulate_cell(cell, PLAYER, num_videos=200_000, seed=3, give_up_per_s=0.03)
-    slots = simulate_slots(cell, PLAYER, Slots(slot_s=0.01), num_videos=20_000, seed=4, give_up_per_s=0.03)
-
-    assert max(map(abs, fluid.z_scores(slots).values())) <= 3.5
-    assert fluid.gave_up.value == pytest.approx(slots.gave_up.value, abs=4 * slots.gave_up.error)
-
-
 def test_those_who_leave_make_room_for_the_others() -> None:
     cell = Cell(5.0, 1.0, 0.15, max_users=10)
     patient, impatient = (simulate_cell(cell, PLAYER, num_videos=50_000, give_up_per_s=per_s) for per_s in (0.0, 0.05))
@@ -65,13 +48,11 @@ def test_those_who_leave_make_room_for_the_others() -> None:
 
 def test_who_gives_up_has_not_been_downloaded_early() -> None:
     cell = Cell(2.0, 1.0, 0.1, max_users=10)
-    for lived in (
-        play_cell(cell, PLAYER, num_videos=5_000, give_up_per_s=0.1).records,
-        play_slots(cell, PLAYER, Slots(slot_s=0.05), num_videos=2_000, give_up_per_s=0.1).records,
-    ):
-        assert 0.1 < lived.gave_up.mean() < 0.9
-        assert lived.finished_early.any()
-        assert not (lived.gave_up & lived.finished_early).any()
+    lived = play_cell(cell, PLAYER, num_videos=5_000, give_up_per_s=0.1).records
+
+    assert 0.1 < lived.gave_up.mean() < 0.9
+    assert lived.finished_early.any()
+    assert not (lived.gave_up & lived.finished_early).any()
 
 
 def test_endless_patience_changes_nothing() -> None:
@@ -83,9 +64,8 @@ def test_endless_patience_changes_nothing() -> None:
 
 @pytest.mark.parametrize("per_s", [-0.1, float("nan"), float("inf")])
 def test_a_senseless_rate_of_giving_up_is_refused(per_s: float) -> None:
-    for play in (play_cell, play_slots):
-        with pytest.raises(BadInput, match="the rate of giving up is"):
-            play(Cell(5.0, 1.0, 0.12, 10), PLAYER, num_videos=100, give_up_per_s=per_s)
+    with pytest.raises(BadInput, match="the rate of giving up is"):
+        play_cell(Cell(5.0, 1.0, 0.12, 10), PLAYER, num_videos=100, give_up_per_s=per_s)
 
 
 # All viewers of a cell ------------------------------------------------------------------------------------------------

@@ -23,11 +23,13 @@ from takeup.core.arrays import Floats
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics, Views
 from takeup.streaming.simulate.tagged import play_tagged, simulate_tagged
-from takeup.streaming.solvers import SOLVERS
+from takeup.streaming.solvers.diffusion import DiffusionSolver
 from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.solution import ChainSolver
+from takeup.streaming.solvers.sparse import SparseSolver
 
-EACH_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+SOLVERS = (DoublingSolver(), DiffusionSolver(), SparseSolver())
+EACH_SOLVER = pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.name)
 MEAN_S = 60.0
 UP, DOWN, TO_DOWN, TO_UP = 2.5, 0.4, 0.05, 0.08  # fills of two levels, and the rates between them
 FLICKER = Capacity(np.array([UP, DOWN]), np.array([[-TO_DOWN, TO_DOWN], [TO_UP, -TO_UP]]))

@@ -74,4 +74,4 @@ def test_the_slope_of_the_law_is_its_derivative() -> None:
     playback = DoublingSolver().solution(chain_of(reference_cell())).playback
     steps = (playback.empties(1e-6) - playback.empties(0.0)) / 1e-6
 
-    assert playback.slope() == pytest.approx(steps, rel=1e-3, abs=1e-6)
+    assert playback.lift @ playback.records == pytest.approx(steps, rel=1e-3, abs=1e-6)

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
 from streaming.oracles import eigen_empties, ps_cell, reference_cell
-from takeup.errors import BadInput, UnknownName
+from takeup.errors import BadInput
 from takeup.papers.qoe.riccati import RiccatiSolver
 from takeup.streaming.chains import chain_of, with_abandonment
-from takeup.streaming.model import Cell, Chain, Player
-from takeup.streaming.solvers import SOLVERS, find_solver
+from takeup.streaming.model import Chain, Player
 from takeup.streaming.solvers.fluid import DoublingSolver
 
 SOLVER = RiccatiSolver()
@@ -37,7 +36,7 @@ def test_the_reference_cells_have_their_known_numbers(
     solution = SOLVER.solution(chain)
 
     assert [solution.stall_probability(q) for q in THRESHOLDS] == pytest.approx(probabilities, rel=1e-5)
-    assert [solution.mean_prefetch(q) for q in (5.0, 20.0)] == pytest.approx(startups_s, rel=1e-5)
+    assert [solution.answer(Player(q)).startup_s.value for q in (5.0, 20.0)] == pytest.approx(startups_s, rel=1e-5)
     assert chain.blocked_share == pytest.approx(blocked_share, rel=1e-4)
 
 
@@ -184,6 +183,15 @@ def test_giving_up_in_a_single_state_has_a_closed_form() -> None:
     assert answer.gave_up.value == pytest.approx(leaves / (1 - cycle), rel=1e-12)
 
 
+@pytest.mark.parametrize("start_s", [5e-324, 1e-18, 1e-12])
+def test_a_threshold_of_next_to_nothing_is_a_stutter(start_s: float) -> None:
+    solution = SOLVER.solution(chain_of(reference_cell()))
+    found, stutter = solution.answer(Player(start_s)), solution.answer(Player(0.0))
+
+    assert found.stall_s.value == pytest.approx(stutter.stall_s.value, rel=1e-6)
+    assert found.num_stalls.value == stutter.num_stalls.value == math.inf
+
+
 def test_an_impatient_stutterer_is_the_limit_of_small_resume_thresholds() -> None:
     solution = SOLVER.solution(with_abandonment(chain_of(reference_cell()), 0.3))
 
@@ -230,15 +238,4 @@ def test_stalls_fall_with_the_threshold_and_capacity_and_rise_with_arrivals(
     assert base.stall_probability(start_s * factor) <= here + 1e-12
     assert faster <= here + 1e-12
     assert busier >= here - 1e-12
-    assert base.mean_prefetch(start_s * factor) >= base.mean_prefetch(start_s) - 1e-12
-
-
-def test_solvers_are_found_by_name() -> None:
-    chain = chain_of(Cell(3.0, 1.0, 0.04, 6))
-    answers = [find_solver(name).solve(chain, Player(3.0)) for name in SOLVERS]
-
-    assert [answer.stall_probability.value for answer in answers] == pytest.approx(
-        [answers[0].stall_probability.value] * 3
-    )
-    with pytest.raises(UnknownName, match="did you mean 'doubling'"):
-        find_solver("dubling")
+    assert base.answer(Player(start_s * factor)).startup_s.value >= base.answer(Player(start_s)).startup_s.value - 1e-12

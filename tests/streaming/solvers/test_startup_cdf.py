@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streaming.oracles import phase_type, ps_cell, reference_cell, with_phases
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, with_abandonment
-from takeup.streaming.model import Capacity, Cell, Chain
+from takeup.streaming.model import Capacity, Cell, Chain, Player
 from takeup.streaming.solvers.fluid import DoublingSolver
 from takeup.streaming.solvers.transforms import startup_atoms, startup_cdf
 
@@ -30,7 +30,7 @@ def mean_from(chain: Chain, threshold_s: float, last_s: float) -> float:
 @pytest.mark.parametrize("threshold_s", [2.0, 5.0, 20.0])
 def test_the_law_has_the_mean_of_the_solver(threshold_s: float) -> None:
     chain = chain_of(reference_cell())
-    expected = DoublingSolver().solution(chain).mean_prefetch(threshold_s)
+    expected = DoublingSolver().solution(chain).answer(Player(threshold_s)).startup_s.value
 
     assert mean_from(chain, threshold_s, 2 * threshold_s) == pytest.approx(expected, rel=1e-5)
 

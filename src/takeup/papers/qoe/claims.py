@@ -118,7 +118,7 @@ def best_thresholds(expected: Numbers) -> Findings:
     checks, curves = [], []
     for gamma, written in zip(given["gammas"], given["best_s"], strict=True):
         cost = stall_cost(gamma)
-        best_s = best_threshold(solution, cost).player.start_s
+        best_s = best_threshold(solution, cost).start_s
         name = f"best threshold at {gamma:g} per second of start-up"
         checks.append(digit_check(name, best_s, written, unit="s", source=given["source"]))
         costs = [cost(solution, Player(start_s)) for start_s in thresholds_s]

@@ -91,7 +91,7 @@ def _startup_checks(expected: Numbers) -> list[Check]:
     return [
         digit_check(
             f"start-up at {arrivals:g} arrivals/s, threshold {start_s:g} s",
-            reference_solution(setting, arrivals).mean_prefetch(start_s),
+            reference_solution(setting, arrivals).answer(Player(start_s)).startup_s.value,
             written,
             source=startup["source"],
             unit="s",

@@ -7,7 +7,7 @@ import numpy as np
 
 from takeup.errors import BadInput
 from takeup.streaming.advice.qoe import solve_cell
-from takeup.streaming.model import Cell, Player, QoeMetrics
+from takeup.streaming.model import Cell, Player
 from takeup.streaming.solvers.solution import SolvedChain
 
 Cost = Callable[[SolvedChain, Player], float]
@@ -23,15 +23,6 @@ PRECISION_S = 1e-3
 #
 # which falls at first (fewer stalls) and rises later (more waiting), with one minimum in practice. A coarse grid of
 # thresholds, denser near zero, finds its basin, a bounded scalar search the minimum in it. The chain is solved once.
-
-
-@dataclass(frozen=True, slots=True)
-class StartThreshold:
-    """The start threshold with the least cost, and what viewers experience with it."""
-
-    player: Player
-    cost: float
-    answer: QoeMetrics
 
 
 def waiting_cost(per_stalled_s: float) -> Cost:
@@ -58,8 +49,8 @@ def best_threshold(
     least_s: float = 0.0,
     resume_s: float | None = None,
     goal_s: float = np.inf,
-) -> StartThreshold:
-    """The start threshold between `least_s` and `most_s` with the least cost; resuming is at the same unless given."""
+) -> Player:
+    """The player with the start threshold of least cost from `least_s` to `most_s`; it resumes there unless given."""
     if not 0 <= least_s < most_s < np.inf:
         raise BadInput(f"thresholds from {least_s} to {most_s} s are no range; give 0 <= least_s < most_s")
 
@@ -73,9 +64,7 @@ def best_threshold(
 
     bounds = (grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)])
     found = minimize_scalar(of, bounds=bounds, method="bounded", options={"xatol": PRECISION_S})
-    start_s = float(found.x) if found.fun < costs[place] else grid[place]
-    player = Player(start_s, resume_s, goal_s)
-    return StartThreshold(player, min(float(found.fun), costs[place]), solution.answer(player))
+    return Player(float(found.x) if found.fun < costs[place] else grid[place], resume_s, goal_s)
 
 
 # How much traffic a cell carries, how much capacity it needs, how many users to admit, for a target of stalls ---------

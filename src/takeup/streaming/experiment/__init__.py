@@ -8,9 +8,9 @@ from typing import Any
 
 from takeup.core.lazy import load
 from takeup.core.report import Report
-from takeup.streaming.experiment.scenario import StreamingScenario, cells_of, checked_scenario, load_model, save_model
+from takeup.streaming.experiment.scenario import StreamingScenario, cells_of, checked_scenario
 
-__all__ = ["StreamingScenario", "cells_of", "load_model", "run", "run_again", "save_model"]
+__all__ = ["StreamingScenario", "cells_of", "run", "run_again"]
 
 _VERBS = {
     "predict": "takeup.streaming.experiment.verbs:predict",
@@ -21,7 +21,6 @@ _VERBS = {
     "size": "takeup.streaming.experiment.verbs:size",
     "simulate": "takeup.streaming.experiment.verbs:simulate",
     "compare": "takeup.streaming.experiment.verbs:compare",
-    "run": "takeup.streaming.experiment.verbs:run_engine",
 }
 
 

@@ -18,7 +18,7 @@ from takeup.streaming.advice.p1203 import LENGTH_S, mean_p1203, p1203_package
 from takeup.streaming.advice.players import PROFILES
 from takeup.streaming.advice.qoe import solve_cell
 from takeup.streaming.advice.tuning import check_stall_cost
-from takeup.streaming.experiment.scenario import MOST_LOAD, StreamingScenario, save_model, scenario_report
+from takeup.streaming.experiment.scenario import MOST_LOAD, StreamingScenario, scenario_report
 from takeup.streaming.model import CapacityFit, Cell, Player, QoeMetrics, Views
 from takeup.streaming.playback import play
 from takeup.streaming.report import Curve, capacity_table, curve_series
@@ -27,7 +27,7 @@ from takeup.streaming.traces import ThroughputLog, read_log, read_logs
 if TYPE_CHECKING:
     from takeup.streaming.simulate.replay import SteadyLog
 
-# A model of a link, fitted to a throughput log and kept for predictions -----------------------------------------------
+# A model of a link, fitted to a throughput log ------------------------------------------------------------------------
 
 LONGEST_SHOWN_S = 600
 SHORT_S = 600.0
@@ -43,8 +43,6 @@ def fit(scenario: StreamingScenario, quiet: bool) -> Report:
     log = read_log(Path(scenario.log))
     pieces = log.per_second()
     fitted = capacity_fit.fit_capacity(pieces)
-    if scenario.model is not None:
-        save_model(Path(scenario.model), fitted)
     rates = np.concatenate(pieces)[:LONGEST_SHOWN_S] / 1e6
     line = Curve("measured", list(range(len(rates))), rates.tolist())
     chart = curve_series(f"Throughput of {log.name}", "time", "rate", [line], y_unit="Mbit/s")

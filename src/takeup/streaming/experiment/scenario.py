@@ -4,7 +4,6 @@ The scenario is a plain dataclass, made directly by commands, whose options have
 have not, so pydantic checks them first, against the same fields.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any, Literal, get_type_hints
 
 import numpy as np
 
-from takeup.core.files import write_atomically
 from takeup.core.report import Report, Series, Table
 from takeup.errors import BadInput, BadScenario, UnknownName
-from takeup.streaming.model import RULES, Capacity, CapacityFit, Cell, Player, Views
+from takeup.streaming.model import RULES, CapacityFit, Cell, Player, Views
 
 Numbers = tuple[float, ...]
 MOST_LOAD = 5.0  # of a cell, or a bitrate over the mean rate of a log; above it a unit is mistaken
@@ -27,7 +25,7 @@ class StreamingScenario:
     """One question about a cell. Rates are in bit/s, times in seconds, buffers in seconds of video."""
 
     domain: Literal["streaming"] = "streaming"
-    verb: Literal["predict", "optimise", "size", "fit", "simulate", "compare", "run", "advise", "live"]
+    verb: Literal["predict", "optimise", "size", "fit", "simulate", "compare", "advise", "live"]
     seed: int = 1
     capacity_bps: float | None = None
     bitrate_bps: float = 360e3
@@ -47,7 +45,6 @@ class StreamingScenario:
     logs: tuple[str, ...] = ()
     players: tuple[str, ...] = ("dash.js", "shaka", "media3", "hls.js", "avplayer")
     segment_s: float = 4.0
-    model: str | None = None
     stall_cost: float = 10.0
     p1203: bool = False
     stall_target: float = 0.05
@@ -56,8 +53,6 @@ class StreamingScenario:
     catch_up: float = 0.05
     simulators: tuple[str, ...] = ("tagged", "cell")
     num_videos: int | None = None
-    engine: str = "dash"
-    dry_run: bool = False
 
     def __post_init__(self) -> None:
         if len(self.mean_video_s) != len(self.view_shares):
@@ -68,11 +63,11 @@ class StreamingScenario:
             raise BadScenario(f"{self.verb!r} takes one arrival rate and one start threshold; 'predict' takes lists")
         if self.goal_s is not None and (self.opportunistic or self.give_up_per_s > 0 or self.variation > 0):
             raise BadScenario("a buffer goal needs plain sharing, one bit rate and viewers that stay; leave goal_s out")
-        if self.goal_s is not None and (self.log or self.model or self.verb == "run"):
+        if self.goal_s is not None and self.log:
             raise BadScenario("a buffer goal on a log is replayed by 'takeup streaming advise'; leave goal_s out")
         if not 0 <= self.give_up_per_s < float("inf"):
             raise BadScenario(f"give_up_per_s is {self.give_up_per_s}; give a rate per second, zero or more")
-        if self.give_up_per_s > 0 and (self.verb not in {"predict", "simulate", "compare"} or self.log or self.model):
+        if self.give_up_per_s > 0 and (self.verb not in {"predict", "simulate", "compare"} or self.log):
             raise BadScenario("viewers give up in predict, simulate and compare, at a constant capacity; leave it out")
         if not self.players or not 0 < self.segment_s <= 60:
             raise BadScenario(f"segment_s is {self.segment_s}; give seconds above zero, and at least one player")
@@ -82,8 +77,6 @@ class StreamingScenario:
         for name, rate_bps in (*bitrates, ("capacity_bps", self.capacity_bps)):
             if rate_bps is not None and 0 < rate_bps < LEAST_BPS:
                 raise BadScenario(f"{name} is {rate_bps:g} bit/s; write the unit, such as '2.5Mbit' or '360kbit'")
-        if self.verb != "fit" and self.log is not None and self.model is not None:
-            raise BadScenario("give either a throughput log or a fitted model, not both")
 
 
 def checked_scenario(values: Mapping[str, Any], source: str) -> StreamingScenario:
@@ -112,7 +105,7 @@ def scenario_report(
     return Report(title, "streaming", asdict(scenario), scenario.seed, tables, series, notes=notes)
 
 
-# The cells and players of a scenario, and fitted models on disk -------------------------------------------------------
+# The cells and players of a scenario ----------------------------------------------------------------------------------
 
 
 def cells_of(scenario: StreamingScenario, fitted: CapacityFit | None = None) -> list[Cell]:
@@ -130,7 +123,7 @@ def cells_of(scenario: StreamingScenario, fitted: CapacityFit | None = None) -> 
         for arrivals_per_s in scenario.arrivals_per_s
     ]
     for cell in cells:
-        if cell.load > MOST_LOAD and scenario.verb not in {"size", "run"}:
+        if cell.load > MOST_LOAD and scenario.verb != "size":
             raise BadInput(f"the load is {cell.load:g}, more than {MOST_LOAD:g}; check the units of rates and arrivals")
     return cells
 
@@ -142,42 +135,10 @@ def players_of(scenario: StreamingScenario) -> list[Player]:
 
 
 def fitted_capacity(scenario: StreamingScenario) -> CapacityFit | None:
-    """The capacity from the model or the log of a scenario, if it has one."""
-    if scenario.model is not None:
-        return load_model(Path(scenario.model))
+    """The capacity from the log of a scenario, if it has one."""
     if scenario.log is None:
         return None
     from takeup.streaming.capacity_fit import fit_capacity
     from takeup.streaming.traces import read_log
 
     return fit_capacity(read_log(Path(scenario.log)).per_second())
-
-
-def save_model(path: Path, fit: CapacityFit) -> None:
-    """Keep a fitted capacity as JSON."""
-    values = {
-        "mean_bps": fit.mean_bps,
-        "num_slow": fit.num_slow,
-        "num_fast": fit.num_fast,
-        "window_s": fit.window_s,
-        "misfit": fit.misfit,
-        "levels": fit.capacity.levels.tolist(),
-        "generator_per_s": fit.capacity.generator.tolist(),
-        "log_relative": [np.round(piece, 5).tolist() for piece in fit.pieces],
-    }
-    write_atomically(path, json.dumps(values, indent=1) + "\n")
-
-
-def load_model(path: Path) -> CapacityFit:
-    """Read what `save_model` wrote."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        capacity = Capacity(np.array(values["levels"], float), np.array(values["generator_per_s"], float))
-        num_slow, num_fast, window_s = (int(values[key]) for key in ("num_slow", "num_fast", "window_s"))
-        mean_bps, misfit = float(values["mean_bps"]), float(values["misfit"])
-        pieces = tuple(np.array(piece, float) for piece in values.get("log_relative", ()))
-        return CapacityFit(capacity, mean_bps, num_slow, num_fast, window_s, misfit, pieces)
-    except OSError as error:
-        raise BadInput(f"cannot read model {path}: {error.strerror}; make one with 'takeup streaming fit'") from error
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, BadInput) as error:
-        raise BadInput(f"{path} is not a fitted model ({error!r}); make one with 'takeup streaming fit'") from error

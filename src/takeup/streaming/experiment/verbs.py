@@ -7,10 +7,9 @@ import numpy as np
 
 from takeup.core.progress import progress
 from takeup.core.report import Column, Report, Table
-from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.advice.players import PROFILES
-from takeup.streaming.advice.qoe import MANY_STATES, ImpatientCell, SolvedCell, check_quick, mean_mos, solve_cell
+from takeup.streaming.advice.qoe import MANY_STATES, ImpatientCell, SolvedCell, check_quick, mean_mos
 from takeup.streaming.advice.tuning import (
     Cost,
     StallTarget,
@@ -21,7 +20,6 @@ from takeup.streaming.advice.tuning import (
     waiting_cost,
 )
 from takeup.streaming.chains import PICTURES_S
-from takeup.streaming.contract import StreamingEngine
 from takeup.streaming.experiment.logs import checked, on_the_log
 from takeup.streaming.experiment.scenario import (
     StreamingScenario,
@@ -133,7 +131,7 @@ def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     first, cost = solved.solutions[0], _over_views(waiting_cost(scenario.stall_cost), solved)
     goal_s = np.inf if scenario.goal_s is None else scenario.goal_s
     least_s = 0.0 if scenario.goal_s is None else LEAST_START_S
-    player = best_threshold(first, cost, least_s=least_s, resume_s=scenario.resume_s, goal_s=goal_s).player
+    player = best_threshold(first, cost, least_s=least_s, resume_s=scenario.resume_s, goal_s=goal_s)
     rows: list[AnswerRow] = [(cell, player, solved.answer(player), solved.mos(player))]
     rows, logged, notes = _with_log(rows, fitted)
     if fitted is not None and notes:
@@ -228,7 +226,7 @@ def _answered(ask: Callable[[], float]) -> tuple[float | None, str]:
     return (number, "") if np.isfinite(number) else (None, "no limit: admission alone keeps the target")
 
 
-# Measured videos, in simulators and on a real link, compared with the equations ---------------------------------------
+# Videos in simulators, compared with the equations --------------------------------------------------------------------
 
 
 def simulate(scenario: StreamingScenario, quiet: bool) -> Report:
@@ -242,25 +240,6 @@ def compare(scenario: StreamingScenario, quiet: bool) -> Report:
     tables = _comparison_tables(exact, _simulated(scenario, quiet))
     notes = MEAN_FIELD if scenario.give_up_per_s > 0 else ()
     return scenario_report(scenario, "Streaming: equations and simulations", *tables, notes=notes)
-
-
-def run_engine(scenario: StreamingScenario, quiet: bool) -> Report:
-    """What an engine measures, compared with the equations; for a dry run, what it would run."""
-    from takeup.streaming.engines import find_engine
-
-    whole, player = cells_of(scenario)[0], players_of(scenario)[0]
-    cell = replace(whole, capacity=None)
-    notes = () if whole.capacity is None else ("the link of an engine has one rate: the mean of the log or model",)
-    engine: StreamingEngine = find_engine(scenario.engine)()
-    num_videos = 200 if scenario.num_videos is None else scenario.num_videos
-    if scenario.dry_run:
-        plan = ((str(engine.plan(cell, num_videos)),),)
-        table = Table("What would run", (Column("plan"),), plan, "nothing was opened")
-        return scenario_report(scenario, f"Streaming: plan for {scenario.engine}", table, notes=notes)
-    rng = Streams(scenario.seed).stream("streaming run")
-    measured = {scenario.engine: engine.measure(cell, player, num_videos=num_videos, rng=rng)}
-    tables = _comparison_tables(solve_cell(cell, player), measured)
-    return scenario_report(scenario, f"Streaming: {scenario.engine} and equations", *tables, notes=notes)
 
 
 def _simulated(scenario: StreamingScenario, quiet: bool) -> dict[str, QoeMetrics]:

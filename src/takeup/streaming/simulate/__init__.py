@@ -31,8 +31,8 @@ def simulate(
 ) -> QoeMetrics:
     """What viewers experience in `cell`, by one of SIMULATORS; the same seed gives the same numbers."""
     play = find("simulator", simulator, SIMULATORS)
-    if simulator == "tagged" and give_up_per_s > 0:
-        raise BadInput("'tagged' plays one video among others that never give up; simulate 'cell' or 'slots'")
+    if simulator != "cell" and give_up_per_s > 0:
+        raise BadInput(f"{simulator!r} plays viewers that never give up; simulate 'cell'")
     impatience = {"give_up_per_s": give_up_per_s} if give_up_per_s > 0 else {}
     num = NUM_VIDEOS[simulator] if num_videos is None else num_videos
     answer = play(cell, player, num_videos=num, seed=seed, **impatience)

@@ -18,21 +18,17 @@ from takeup.errors import BadInput
 from takeup.streaming.chains import PICTURES_S
 from takeup.streaming.model import Cell, Player, QoeMetrics
 from takeup.streaming.simulate.cell import WARM_UP_SHARE, CellRun
-from takeup.streaming.simulate.events import count_blocked, draw_length_s, draw_patience_s
+from takeup.streaming.simulate.events import count_blocked, draw_length_s
 from takeup.streaming.simulate.video_records import (
     VideoRecords,
     check_run,
     empty_records,
-    mean_patience_s,
     metrics_from_batches,
 )
 
 
 class SlotParameters(NamedTuple):
-    """What stays the same during a run; `gop` is a number of slots, and `slot_content_s` what a slot delivers.
-
-    Viewers wait for `patience_s` altogether, on average; it is infinite if they never give up.
-    """
+    """What stays the same during a run; `gop` is a number of slots, and `slot_content_s` what a slot delivers."""
 
     gap_s: float
     class_upto: Floats
@@ -44,18 +40,17 @@ class SlotParameters(NamedTuple):
     slot_content_s: float
     gop: int
     gop_variation: float
-    patience_s: float
 
 
 # A video that is downloading is a row of a table; it has an infinite ENOUGH while it plays. DRAIN is the content that a
 # slot of the current group of pictures takes, GOP_LEFT its slots still to play, VIDEO its number of arrival.
-LEFT, BUFFER, ENOUGH, DRAIN, WAITS_SINCE, PATIENCE, STARTUP, STALLED, GOP_LEFT, NUM_STALLS, VIDEO = range(11)
+LEFT, BUFFER, ENOUGH, DRAIN, WAITS_SINCE, STARTUP, STALLED, GOP_LEFT, NUM_STALLS, VIDEO = range(10)
 
 
 @kernel
 def play_every_slot(grain: SlotParameters, users: Floats, lived: VideoRecords, chances: tuple[Generator, ...]) -> int:
     """Fill `lived` with the first videos that are accepted, and follow each to its end; returns the slots in use."""
-    arrivals, lengths, fading, pictures, patience = chances
+    arrivals, lengths, fading, pictures = chances
     num_users, num_seen, num_left, num_slots, slot = 0, 0, 0, 0, 0
     arrival_s = arrivals.standard_exponential() * grain.gap_s
     while num_left < len(lived.startup_s):
@@ -67,7 +62,6 @@ def play_every_slot(grain: SlotParameters, users: Floats, lived: VideoRecords, c
                 users[num_users] = 0.0
                 users[num_users, LEFT], users[num_users, ENOUGH] = length_s, grain.start_s
                 users[num_users, WAITS_SINCE], users[num_users, VIDEO] = arrival_s, num_seen
-                users[num_users, PATIENCE] = draw_patience_s(grain.patience_s, patience)
                 num_users += 1
                 num_seen += 1
             else:
@@ -80,11 +74,10 @@ def play_every_slot(grain: SlotParameters, users: Floats, lived: VideoRecords, c
         for place in range(num_users - 1, -1, -1):  # backwards: the last video moves to the row of one that leaves
             user = users[place]
             waits = user[ENOUGH] < np.inf
-            gives_up = waits and now_s - user[WAITS_SINCE] >= user[PATIENCE]
-            if user[LEFT] <= 0 or gives_up:
+            if user[LEFT] <= 0:
                 num_left += user[VIDEO] < len(lived.startup_s)
                 num_users -= 1
-                _leave(user, gives_up, now_s, lived)
+                _leave(user, now_s, lived)
                 users[place] = users[num_users]
             elif not waits:
                 _watch(user, now_s, grain, pictures)
@@ -114,7 +107,6 @@ def _serve(users: Floats, num_users: int, grain: SlotParameters, fading: Generat
 @inlined
 def _end_wait(user: Floats, now_s: float) -> None:
     waited_s = now_s - user[WAITS_SINCE]
-    user[PATIENCE] -= waited_s
     if user[NUM_STALLS] > 0:
         user[STALLED] += waited_s
     else:
@@ -143,7 +135,7 @@ def _gop_size(variation: float, pictures: Generator) -> float:
 
 
 @inlined
-def _leave(user: Floats, gave_up: bool, now_s: float, lived: VideoRecords) -> None:
+def _leave(user: Floats, now_s: float, lived: VideoRecords) -> None:
     """Record the statistics of a video that leaves."""
     video, waits = int(user[VIDEO]), user[ENOUGH] < np.inf
     if waits:
@@ -152,8 +144,7 @@ def _leave(user: Floats, gave_up: bool, now_s: float, lived: VideoRecords) -> No
         lived.startup_s[video] = user[STARTUP]
         lived.num_stalls[video] = int(user[NUM_STALLS])
         lived.stall_s[video] = user[STALLED]
-        lived.finished_early[video] = waits and user[NUM_STALLS] == 0 and not gave_up
-        lived.gave_up[video] = gave_up
+        lived.finished_early[video] = waits and user[NUM_STALLS] == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +170,9 @@ def simulate_slots(
     *,
     num_videos: int = 20_000,
     seed: int = 0,
-    give_up_per_s: float = 0.0,
 ) -> QoeMetrics:
-    """What viewers experience in `cell`, slot by slot; errors from batch means.
-
-    While they wait, all of them give up at the rate `give_up_per_s`.
-    """
-    played = play_slots(cell, player, slots, num_videos=num_videos, seed=seed, give_up_per_s=give_up_per_s)
-    return metrics_from_batches("slots", played.records)
+    """What viewers experience in `cell`, slot by slot; errors from batch means."""
+    return metrics_from_batches("slots", play_slots(cell, player, slots, num_videos=num_videos, seed=seed).records)
 
 
 def play_slots(
@@ -196,7 +182,6 @@ def play_slots(
     *,
     num_videos: int = 20_000,
     seed: int = 0,
-    give_up_per_s: float = 0.0,
 ) -> CellRun:
     """The same, video by video; an event is a slot with at least one user."""
     check_run(player, num_videos)
@@ -206,15 +191,13 @@ def play_slots(
     num_warm_up = int(num_videos * WARM_UP_SHARE)
     lived = empty_records(num_warm_up + num_videos)
     streams = Streams(seed).child("slots")
-    chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "fading", "pictures", "patience"))
-    grain = _slot_parameters(
-        cell, player, slots or Slots(gop_s=PICTURES_S, gop_variation=cell.variation), mean_patience_s(give_up_per_s)
-    )
-    num_slots = play_every_slot(grain, np.zeros((cell.max_users, 11)), lived, chances)
+    chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "fading", "pictures"))
+    grain = _slot_parameters(cell, player, slots or Slots(gop_s=PICTURES_S, gop_variation=cell.variation))
+    num_slots = play_every_slot(grain, np.zeros((cell.max_users, 10)), lived, chances)
     return CellRun(lived.after(num_warm_up), num_slots)
 
 
-def _slot_parameters(cell: Cell, player: Player, slots: Slots, patience_s: float) -> SlotParameters:
+def _slot_parameters(cell: Cell, player: Player, slots: Slots) -> SlotParameters:
     return SlotParameters(
         gap_s=1 / cell.arrivals_per_s,
         class_upto=np.cumsum([views.share for views in cell.views]),
@@ -226,5 +209,4 @@ def _slot_parameters(cell: Cell, player: Player, slots: Slots, patience_s: float
         slot_content_s=cell.speed * slots.slot_s,
         gop=round(slots.gop_s / slots.slot_s),
         gop_variation=slots.gop_variation,
-        patience_s=patience_s,
     )

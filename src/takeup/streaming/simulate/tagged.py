@@ -14,19 +14,17 @@ from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Chain, Player, QoeMetrics
 from takeup.streaming.simulate.video_records import VideoRecords, check_run, empty_records, metrics_from_independent
 
-DOWNLOADED, GAVE_UP = -1, -2  # states of no return; the first is where a jump leads that ends the download
+DOWNLOADED = -1  # where a jump leads that ends the download
 
 # How it works. Within a state everything is linear: content comes in at the fill rate, and leaves at the drain rate
 # once playback has begun. So the next thing to happen is known exactly: the state changes, the buffer reaches its
-# threshold or zero, the last second of content arrives, or the viewer gives up. The walk jumps from one to the next.
-# Patience is one exponential number per viewer, which waiting uses up.
+# threshold or zero, or the last second of content arrives. The walk jumps from one to the next.
 
 
 class ChainWalk(NamedTuple):
     """A chain as it is walked: the jumps out of state i stand at `first_jump[i]` up to `first_jump[i + 1]`.
 
-    `upto` is the probability of this jump or one before it; a jump happens every `hold_s` on average. Viewers are
-    `impatient` if they give up in any state.
+    `upto` is the probability of this jump or one before it; a jump happens every `hold_s` on average.
     """
 
     first_jump: Ints
@@ -35,8 +33,6 @@ class ChainWalk(NamedTuple):
     hold_s: Floats
     fill: Floats
     drain: Floats
-    give_up: Floats
-    impatient: bool
     initial_upto: Floats
 
 
@@ -58,24 +54,21 @@ def _play(
     lived: VideoRecords,
     video: int,
 ) -> None:
-    """One video until its download ends or its viewer gives up."""
+    """One video until its download ends."""
     start_s, resume_s, goal_s = player
     state = _first_state(walk, chance)
     jump_in_s = _hold_s(walk, state, chance)
-    patience = chance.standard_exponential() if walk.impatient else np.inf
     buffer_s, left_s, enough_s = 0.0, length_s, start_s
     playing, started = False, False
     while state >= 0:
         full = playing and buffer_s >= goal_s and walk.fill[state] > walk.drain[state]
         fill = walk.drain[state] if full else walk.fill[state]
         growth = fill - walk.drain[state] if playing else fill
-        impatience = 0.0 if playing else walk.give_up[state]
         player_in_s = _player_in_s(playing, buffer_s, growth, goal_s if playing and growth > 0 else enough_s)
-        end_in_s, leave_in_s = left_s / fill, patience / impatience
-        step_s = min(jump_in_s, player_in_s, end_in_s, leave_in_s)
+        end_in_s = left_s / fill
+        step_s = min(jump_in_s, player_in_s, end_in_s)
         buffer_s = max(0.0, buffer_s + growth * step_s)
         left_s = max(0.0, left_s - fill * step_s)
-        patience -= impatience * step_s
         jump_in_s -= step_s
         if not started:
             lived.startup_s[video] += step_s
@@ -83,8 +76,6 @@ def _play(
             lived.stall_s[video] += step_s
         if step_s == end_in_s:
             state = DOWNLOADED
-        elif step_s == leave_in_s:
-            state = GAVE_UP
         elif step_s < player_in_s:
             came = _next_state(walk, state, chance)
             slower = full and came == DOWNLOADED and chance.random() * walk.fill[state] > walk.drain[state]
@@ -97,8 +88,7 @@ def _play(
             lived.num_stalls[video] += 1
         else:
             playing, started, buffer_s = True, True, enough_s
-    lived.gave_up[video] = state == GAVE_UP
-    lived.finished_early[video] = state == DOWNLOADED and not started
+    lived.finished_early[video] = not started
 
 
 @inner
@@ -156,8 +146,8 @@ def play_tagged(
 
 
 def _check_chain(chain: Chain, length_s: float | None) -> None:
-    if chain.variance.any():
-        raise BadInput("the chain has a variance, which tagged videos do not play; simulate the cell by slots instead")
+    if chain.variance.any() or chain.give_up.any():
+        raise BadInput("tagged videos play no variance and no viewers that give up; simulate 'slots' or 'cell' instead")
     if length_s is None and not _always_ends(chain):
         raise BadInput("a state of the chain leads to no end of the download; give it an end rate, or a fixed length")
     if length_s is not None and not 0 < length_s < np.inf:
@@ -185,8 +175,6 @@ def _chain_walk(chain: Chain, *, ends_by_itself: bool) -> ChainWalk:
         hold_s=np.divide(1, total, out=np.full(chain.num_states, np.inf), where=total > 0),
         fill=np.array(chain.fill, np.float64),  # copies, so that every chain runs the same compiled code
         drain=np.array(chain.drain, np.float64),
-        give_up=np.array(chain.give_up, np.float64),
-        impatient=bool(chain.give_up.any()),
         initial_upto=np.cumsum(chain.initial),
     )
 

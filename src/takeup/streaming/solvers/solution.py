@@ -17,6 +17,7 @@ from takeup.streaming.numerics import censor, expm_of_rates
 
 OUTAGE_FILL = 1e-8  # below this share of the fastest fill rate nothing arrives; a content clock would only lose digits
 LONGEST_S = 1e7  # 116 days; beyond it exponentials lose their digits
+LEAST_RESUME_S = 1e-9  # seconds of video; a player that resumes on less stutters
 
 # The two phases of a video: waiting for the buffer to fill, and playing until it runs empty ---------------------------
 #
@@ -107,10 +108,6 @@ class PlayingPhase:
             return self.lift
         law: Floats = np.clip(self.lift @ expm_of_rates(self.records * buffer_s), 0.0, 1.0)
         return law
-
-    def slope(self) -> Floats:
-        """Its derivative at an empty buffer."""
-        return self.lift @ self.records
 
     def risks(self, step_s: float, num: int) -> Floats:
         """P(it runs empty | state) with 0, `step_s`, 2 `step_s` .. in the buffer, one row for each of `num` buffers."""
@@ -218,10 +215,6 @@ class Solution:
         latest = self._latest
         return latest.waited if latest and latest.threshold_s == threshold_s else self._waiting.until(threshold_s)
 
-    def mean_prefetch(self, threshold_s: float) -> float:
-        """Expected start-up delay in seconds of an accepted video."""
-        return float(self.chain.initial @ self.prefetch(threshold_s).mean_s)
-
     def playback_below(self, goal_s: float) -> PlayingPhase | BelowGoal:
         """The playing phase of a player with this buffer goal."""
         if goal_s not in self._goals:
@@ -290,7 +283,7 @@ class Solution:
     def _cycles(self, player: Player) -> tuple[_StallCycle, _StallCycle]:
         player.check_fluid()
         start_s, again_s = (min(each, player.goal_s) for each in (player.start_s, player.again_s))
-        if again_s == 0 and player.goal_s < math.inf:
+        if again_s < LEAST_RESUME_S and player.goal_s < math.inf:
             raise BadInput("a player that resumes on an empty buffer is solved without a buffer goal; give resume_s")
         start = self._cycle(start_s, player.goal_s)
         return start, start if again_s == start_s else self._cycle(again_s, player.goal_s)
@@ -312,7 +305,7 @@ class Solution:
     def _summed_over_stalls(self, first: Floats, cycle: Floats, again: _StallCycle) -> tuple[float, float, float]:
         if first.sum() == 0:
             return 0.0, 0.0, 0.0
-        if again.threshold_s == 0:
+        if again.threshold_s < LEAST_RESUME_S:
             return math.inf, *(first @ self._stutter()).tolist()
         columns = self.playback.columns
         per_stall = np.column_stack(
@@ -325,7 +318,8 @@ class Solution:
         """Time in stalls and share giving up, from every state of a first stall, when play resumes at once."""
         columns, fill = self.playback.columns, self.chain.fill[self.playback.columns][:, None]
         rates = (self.chain.killed - np.diag(self.chain.give_up))[columns]
-        cycle = self.playback.slope()[columns] + rates @ self.playback.empties(0.0) / fill
+        slope = self.playback.lift @ self.playback.records  # at an empty buffer
+        cycle = slope[columns] + rates @ self.playback.empties(0.0) / fill
         per_content = np.column_stack([np.ones(len(columns)), self.chain.give_up[columns]]) / fill
         return np.asarray(np.linalg.solve(-cycle, per_content), dtype=np.float64)
 

@@ -12,10 +12,10 @@ from itertools import count
 import numpy as np
 from numpy.random import Generator
 
+from support.dash.links import UserSpaceLink
+from support.dash.server import SegmentServer, Video
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput, TakeupError
-from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.server import SegmentServer, Video
 from takeup.streaming.model import Cell, Player, QoeMetrics
 from takeup.streaming.playback import play
 from takeup.streaming.simulate.video_records import VideoRecords, metrics_from_batches

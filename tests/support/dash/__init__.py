@@ -1,4 +1,4 @@
-"""The dash engine: a real HTTP server, real players over real TCP, one bottleneck that all downloads share.
+"""The ring: a real HTTP server, real players over real TCP, one bottleneck that all downloads share.
 
 engine   plans and runs all videos of a cell; each player's download
 server   videos and HTTP/1.1
