@@ -117,8 +117,8 @@ def _too_slow(_number: int, _frame: FrameType | None) -> None:
     raise Slow
 
 
-def explore(name: str, first: int, num: int, until: float, kept: Path | None) -> Count:
-    """Read `num` damaged inputs of one reader, or those until a moment of the monotonic clock."""
+def explore(name: str, first: int, num: int, for_s: float, kept: Path | None) -> Count:
+    """Read `num` damaged inputs of one reader, or as many as are read in some seconds after a valid one."""
     from fuzz.peers import ALL_TARGETS
     from fuzz.targets import run
 
@@ -130,6 +130,7 @@ def explore(name: str, first: int, num: int, until: float, kept: Path | None) ->
         (folder / other).write_bytes(data)
     path.write_bytes(target.seeds[0])
     assert run(target, path), f"{name}: its valid input is refused"
+    until = time.monotonic() + for_s
     for number in range(first, first + num):
         if time.monotonic() > until:
             break
@@ -169,16 +170,15 @@ def _judge(read: Callable[[], bool], count: Count) -> str:
 
 
 def in_process(name: str, first: int, num: int, for_s: float, kept: Path | None) -> Count:
-    """The same for some seconds, in a process of its own, which is ended if it hangs where no signal is noticed."""
+    """The same in a process of its own, which is ended if it hangs where no signal is noticed."""
     import pickle
 
-    until = time.monotonic() + for_s
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         try:
-            data = pickle.dumps(explore(name, first, num, until, kept))
+            data = pickle.dumps(explore(name, first, num, for_s, kept))
         except BaseException:
             data = pickle.dumps(Count(failures=[f"{name}: {traceback.format_exc()}"]))
         with os.fdopen(writing, "wb") as pipe:
