@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from edge.cells import optioned_instances, two_devices
 from edge.plain_energy import plain_energy
-from takeup.edge.energy import ABSENT, ModulatedGroups, PrefixGroups, least_powers, oracle
+from takeup.edge.energy import ABSENT, ROUNDING, ModulatedGroups, PrefixGroups, least_powers, oracle
 from takeup.edge.model import Instance, Modulation, Radio
 from takeup.edge.policies import POLICIES, find_policy
 from takeup.edge.solvers.partial_plan import (
@@ -43,7 +43,7 @@ def plainly_modulated(gains: list[float], bits: float, limit_s: float, radio: Ra
         for used, each in product(combinations(gains, size), radio.modulations):
             power_w = sum(each.least_ratio / gain for gain in used)
             time_s = bits / (radio.bandwidth_hz * each.bits_per_hz_s * size)
-            if time_s <= limit_s and power_w <= radio.max_power_w:
+            if time_s <= limit_s * (1 + ROUNDING) and power_w <= radio.max_power_w:
                 best_j = min(best_j, time_s * (radio.circuit_power_w + power_w))
     return best_j
 
