@@ -15,6 +15,7 @@ from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Start, State
 from takeup.cluster.policies import POLICIES
 from takeup.cluster.policies.rule_based import RuleBasedScheduler
+from takeup.cluster.scheduling.layout import BLOCK
 from takeup.cluster.scheduling.rules import SchedulerRules
 
 PLAIN = [name for name in POLICIES if not POLICIES[name].lease_s and not POLICIES[name].notice_s]
@@ -46,6 +47,19 @@ def test_the_pass_decides_as_the_plain_one(name: str) -> None:
         assert decide(name, state) == expected, f"seed {seed}"
         num_evictions += sum(what == "evict" for what, *_ in expected)
     assert num_evictions > 0 or POLICIES[name].victims == 0
+
+
+@pytest.mark.parametrize("name", ["gfs", "gfs_published", "fgd_published", "kube"])
+def test_the_pass_decides_as_the_plain_one_on_more_nodes_than_a_block_has(name: str) -> None:
+    evicted_on = set[str]()
+    for seed in range(3):
+        state = draw_state(seed, num_nodes=BLOCK + 10, num_jobs=2 * BLOCK + 40, busy=0.9)
+        expected = PlainPass(state, POLICIES[name], SHARE * 8 * len(state.nodes)).decide()
+
+        assert decide(name, state) == expected, f"seed {seed}"
+        nodes_of = {run.job.id: run.nodes for run in state.runs}
+        evicted_on |= {node for what, job_id, _ in expected if what == "evict" for node in nodes_of[job_id]}
+    assert {int(node[1:]) // BLOCK for node in evicted_on} == {0, 1}
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5])

@@ -33,10 +33,12 @@ def queue_of(fleet: Fleet, is_spot: bool) -> tuple[Ints, int]:
 
 @inlined
 def forget_quotes(fleet: Fleet, node: int) -> None:
-    """Something has changed on a node: its prices must be computed again."""
+    """Something has changed on a node: its prices must be computed again, and whether it is the best of its block."""
     if fleet.totals[layout.HAS_QUOTES] == 1:
         for row in range(len(fleet.quotes)):
             fleet.quotes[row, node, 0] = np.nan
+    for row in range(len(fleet.best)):
+        fleet.best[row, node // layout.BLOCK].node = layout.STALE
 
 
 @inlined

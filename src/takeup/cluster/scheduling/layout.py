@@ -5,8 +5,12 @@ worker that asked for less than a whole one sits on it; it then has a slot of it
 on a node form a linked list. A job with a `mask` may use only the nodes of that row of `masks`; -1 stands for all.
 `left_nodes` are those that evicted workers left since the log was begun. `limit_s` is the time limit of a job, in
 replays its duration; only baselines that have such limits read it. `mark` of a job, `gain` and `taken` of a node and
-`victims` are notes of a plan under way. `quotes[row, node]` are the two prices of a node for a worker, NaN where they
-must be computed: row `n` for one with `n` GPUs, and behind these rows the same for moves.
+`victims` are notes of a plan under way.
+
+`quotes[row, node]` are the two prices of a node for a worker, NaN where they must be computed: row `n` for one with `n`
+GPUs, and behind these rows the same for moves. `best` has the best node of each `BLOCK` of nodes, so that a search
+looks at blocks: rows as in `quotes`, and behind them rows without victims for workers of high priority, and of spot
+jobs.
 """
 
 from typing import Any, NamedTuple
@@ -39,6 +43,7 @@ JOB = record([
     )
 ])  # fmt: skip
 WORKER = record([(name, np.int64) for name in ("job", "node", "slot", "next", "previous")])
+BEST = record([("node", np.int64), ("first", "f8"), ("second", "f8")])
 LOG = record([(name, np.int64) for name in ("what", "job", "other", "grade")] + [("ran_s", "f8"), ("lost_gpu_s", "f8")])
 
 STARTED, EVICTED, LEASE_OVER, NOTICED = range(4)  # what a line of the log says
@@ -49,6 +54,7 @@ MOVED_BELOW = 17  # if above 0, only jobs with fewer GPUs per worker may be move
 PROMISED_MILLI = 18  # of runs whose promised hours are not over
 REFUSED_JOB = 19  # the last one whose evictions did not pay, -1 once anything has changed since
 NUM_VICTIMS, HAS_QUOTES, NUM_TOTALS = range(20, 23)  # of a plan; whether `quotes` has been filled in this pass
+BLOCK, STALE = 64, -2  # nodes of a block; its best node must be searched for
 
 
 class JobArrays(NamedTuple):
@@ -80,6 +86,7 @@ class Fleet(NamedTuple):
     planned: Ints
     victims: Ints
     quotes: Floats
+    best: Records
     scratch: Ints
     prices: Floats
     masks: Bools
@@ -113,12 +120,14 @@ def empty_fleet(node_gpus: npt.ArrayLike, jobs: JobArrays, healthy: npt.ArrayLik
     left = np.zeros(num_workers + 1, np.int64)
     planned = np.zeros(int(np.max(records["workers"], initial=1)) + 1, np.int64)
     scratch, prices = np.zeros((3, _most_on_a_node(records, widest)), np.int64), np.zeros((2, 1 << MOST_BITS))
+    best: Any = np.zeros((4 * (widest + 1), -(-len(nodes) // BLOCK)), BEST)
+    best["node"] = STALE
     totals = np.zeros(NUM_TOTALS, np.int64)
     totals[REFUSED_JOB] = -1
     totals[ALL_GPUS] = totals[FREE_GPUS] = nodes["size"].sum()
     return Fleet(
         nodes, records, workers, room, high, high_queue, spot_queue, running, totals, log, left, planned, victims,
-        np.empty((2 * (widest + 1), len(nodes), 2)), scratch, prices, np.ones((1, len(nodes)), np.bool_),
+        np.empty((2 * (widest + 1), len(nodes), 2)), best, scratch, prices, np.ones((1, len(nodes)), np.bool_),
     )  # fmt: skip
 
 

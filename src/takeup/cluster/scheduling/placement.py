@@ -61,16 +61,32 @@ def find_node(fleet: Fleet, job: int, rule: int) -> int:
             if node >= 0:
                 return node
         asked = 1
-    if fleet.totals[layout.FREE_GPUS] < asked:
+    if fleet.totals[layout.FREE_GPUS] < asked or asked >= len(fleet.quotes) // 2:
         return -1
+    if fleet.jobs[job].mask >= 0:
+        return _best_score(fleet, job, asked, rule, 0, len(fleet.nodes))[0]
+    row = len(fleet.quotes) + (len(fleet.quotes) // 2 if fleet.jobs[job].kind == 1 else 0) + asked
     best, lowest = -1, np.inf
-    for node in range(len(fleet.nodes)):
+    for block in range(fleet.best.shape[1]):
+        it = fleet.best[row, block]
+        if it.node == layout.STALE:
+            it.node, it.first = _best_score(fleet, job, asked, rule, block * layout.BLOCK, (block + 1) * layout.BLOCK)
+        if it.first < lowest:
+            best, lowest = it.node, it.first
+    return best
+
+
+@inner
+def _best_score(fleet: Fleet, job: int, asked: int, rule: int, begin: int, end: int) -> tuple[int, float]:
+    """The best of these nodes for a worker without victims, and its score."""
+    best, lowest = -1, np.inf
+    for node in range(begin, min(end, len(fleet.nodes))):
         idle = counters.available(fleet, node)
         if idle >= asked and counters.may_use(fleet, job, node):
             score = _score(fleet, node, job, idle, rule)
             if score < lowest:
                 best, lowest = node, score
-    return best
+    return best, lowest
 
 
 @inner
@@ -123,6 +139,7 @@ def update_calmness(fleet: Fleet, last_hour: Ints, last_day: Ints) -> None:
     for node in range(len(fleet.nodes)):
         heat = 0.01 * 2.0 ** (0.8 * last_hour[node] + 0.2 * last_day[node])
         fleet.nodes[node].calm = 10_000.0 * max(0.0, 1.0 - heat)
+        counters.forget_quotes(fleet, node)
 
 
 # Eviction plan for a whole gang: no job is evicted before every worker has a node in the plan -------------------------
@@ -178,16 +195,22 @@ def clear_plan(fleet: Fleet) -> None:
 
 @inner
 def _clear_taken(fleet: Fleet) -> None:
-    for node in range(len(fleet.nodes)):
-        if fleet.nodes[node].taken != 0:
-            fleet.nodes[node].taken = 0
-            counters.forget_quotes(fleet, node)
+    for place in range(len(fleet.planned) if len(fleet.nodes) > 0 else 0):
+        _untake(fleet, fleet.planned[place])
+
+
+@inner
+def _untake(fleet: Fleet, node: int) -> None:
+    if fleet.nodes[node].taken != 0:
+        fleet.nodes[node].taken = 0
+        counters.forget_quotes(fleet, node)
 
 
 @inner
 def _plan_nodes(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
     if fleet.totals[layout.HAS_QUOTES] == 0:
         fleet.quotes[:] = np.nan
+        _forget_prices(fleet)
         fleet.totals[layout.HAS_QUOTES] = 1
     for worker in range(fleet.jobs[job].workers):
         node = _best_node(fleet, job, asked, now_s, rules)
@@ -205,9 +228,34 @@ def _plan_nodes(fleet: Fleet, job: int, asked: int, now_s: float, rules: Schedul
 
 @inner
 def _best_node(fleet: Fleet, job: int, asked: int, now_s: float, rules: SchedulerRules) -> int:
+    row = asked + (len(fleet.quotes) // 2 if fleet.totals[layout.MOVED_BELOW] > 0 else 0)
+    if fleet.jobs[job].mask >= 0:
+        return _cheapest(fleet, job, row, now_s, rules, 0, len(fleet.nodes))[0]
     best, lowest, lowest_second = -1, np.inf, np.inf
-    quotes = fleet.quotes[asked + (len(fleet.quotes) // 2 if fleet.totals[layout.MOVED_BELOW] > 0 else 0)]
-    for node in range(len(quotes)):
+    for block in range(fleet.best.shape[1]):
+        it, begin = fleet.best[row, block], block * layout.BLOCK
+        if it.node == layout.STALE:
+            it.node, it.first, it.second = _cheapest(fleet, job, row, now_s, rules, begin, begin + layout.BLOCK)
+        if it.first < lowest or (it.first == lowest < np.inf and it.second < lowest_second):
+            best, lowest, lowest_second = it.node, it.first, it.second
+    return best
+
+
+@inner
+def _forget_prices(fleet: Fleet) -> None:
+    for row in range(len(fleet.quotes)):
+        for block in range(fleet.best.shape[1]):
+            fleet.best[row, block].node = layout.STALE
+
+
+@inner
+def _cheapest(
+    fleet: Fleet, job: int, row: int, now_s: float, rules: SchedulerRules, begin: int, end: int
+) -> tuple[int, float, float]:
+    """The cheapest of these nodes for a worker, and its two prices."""
+    best, lowest, lowest_second = -1, np.inf, np.inf
+    asked, quotes = row % (len(fleet.quotes) // 2), fleet.quotes[row]
+    for node in range(begin, min(end, len(quotes))):
         if not counters.may_use(fleet, job, node):
             continue
         if np.isnan(quotes[node, 0]):
@@ -216,7 +264,7 @@ def _best_node(fleet: Fleet, job: int, asked: int, now_s: float, rules: Schedule
         first, second = quotes[node, 0], quotes[node, 1]
         if first < lowest or (first == lowest < np.inf and second < lowest_second):
             best, lowest, lowest_second = node, first, second
-    return best
+    return best, lowest, lowest_second
 
 
 @inner
@@ -316,11 +364,22 @@ def _put_back_unneeded(fleet: Fleet, job: int, asked: int, now_s: float, rules: 
         num_spared += _put_back_if_spare(fleet, order[place], job, asked)
     if num_spared > 0:
         _seat_tightly(fleet, job, asked)
+        return
+    for worker in range(fleet.jobs[job].workers):
+        fleet.nodes[fleet.planned[worker]].taken += asked
 
 
 @inner
 def can_move(fleet: Fleet, victims: Ints) -> bool:
-    """Whether all victims of the plan fit on GPUs that are idle after it; takes these GPUs in the plan."""
+    """Whether all victims of the plan fit on GPUs that are idle after it."""
+    fits = _seat_victims(fleet, victims)
+    for node in range(len(fleet.nodes)):
+        _untake(fleet, node)
+    return fits
+
+
+@inner
+def _seat_victims(fleet: Fleet, victims: Ints) -> bool:
     for place in range(len(victims)):
         it = fleet.jobs[victims[place]]
         for _ in range(it.workers):

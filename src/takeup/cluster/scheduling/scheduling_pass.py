@@ -262,9 +262,10 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> in
         clear_plan(fleet)
         return NO_ROOM
     victims = agreed_victims(fleet)
-    if not _pays(fleet, job, victims, now_s, rules):
+    pays_s = it.since_s + _pays_after_s(fleet, job, victims, now_s, rules)
+    if now_s < pays_s:
         clear_plan(fleet)
-        _retry_later(fleet, job, now_s)
+        _retry(fleet, job, now_s, pays_s)
         fleet.totals[layout.REFUSED_JOB] = job
         return NOT_ALLOWED
     return _evict_for(fleet, job, HIGH, victims, now_s, rules)
@@ -310,24 +311,22 @@ def _evict_for(fleet: Fleet, job: int, grade: int, victims: Ints, now_s: float, 
 
 
 @inner
-def _pays(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: SchedulerRules) -> bool:
-    """Whether waiting has become as expensive as what the evictions destroy."""
+def _pays_after_s(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: SchedulerRules) -> float:
+    """How long a wait is as expensive as what the evictions destroy."""
     if rules.wait_price == np.inf:
-        return True
+        return 0.0
     it = fleet.jobs[job]
     num_gpus, spare_milli = it.milli * it.workers / 1000.0, -it.milli * it.workers
     for place in range(len(victims)):
         spare_milli += fleet.jobs[victims[place]].milli * fleet.jobs[victims[place]].workers
-    left_gpus = _left_idle(fleet, spare_milli) / 1000.0
-    waited_s = now_s - it.since_s
-    return bool(_cost_gpu_s(fleet, job, victims, now_s, rules) <= waited_s * (rules.wait_price * num_gpus - left_gpus))
+    cost_per_s = rules.wait_price * num_gpus - _left_idle(fleet, spare_milli) / 1000.0
+    return float(_cost_gpu_s(fleet, job, victims, now_s, rules) / cost_per_s) if cost_per_s > 0 else np.inf
 
 
 @inner
-def _retry_later(fleet: Fleet, job: int, now_s: float) -> None:
-    """Plan again when the wait has become a tenth longer, after a minute at most: plans are what takes time."""
-    it = fleet.jobs[job]
-    it.retry_s = now_s + min(60.0, 0.1 * (now_s - it.since_s))
+def _retry(fleet: Fleet, job: int, now_s: float, when_s: float) -> None:
+    """Plan again when it may pay, but in a second at the earliest, and in a minute at the latest."""
+    fleet.jobs[job].retry_s = min(max(when_s, now_s + 1.0), now_s + 60.0)
 
 
 @inner
@@ -379,7 +378,7 @@ def _serve_by_moves(
             _remove(queue, fleet.totals, counter, waiting[place])
             _serve(fleet, True, now_s, hours, quota_gpus, rules)
         elif it.nominated < 0:
-            _retry_later(fleet, waiting[place], now_s)
+            _retry(fleet, waiting[place], now_s, now_s + 0.1 * (now_s - it.since_s))
             if outcome == NO_ROOM:
                 failed_gpus, failed_workers = it.gpus, it.workers
 

@@ -103,10 +103,10 @@ def pool_evidence(fleet: Fleet, now_s: float, **history: Any) -> Evidence:
 
 def _with_masks(fleet: Fleet, jobs: Sequence[Job], number_of: Mapping[str, int]) -> Fleet:
     """The fleet with a row of `masks` for each set of nodes that jobs are limited to."""
-    limits_of = enumerate(map(attrgetter("only_nodes"), jobs))
-    limited = [(number, names) for number, names in limits_of if names is not None]
-    if not limited:
+    limits_of = list(map(attrgetter("only_nodes"), jobs))
+    if limits_of.count(None) == len(limits_of):
         return fleet
+    limited = [(number, names) for number, names in enumerate(limits_of) if names is not None]
     limits = {names: row for row, names in enumerate(dict.fromkeys(names for _, names in limited))}
     masks = np.array([[name in names for name in number_of] for names in limits], np.bool_)
     for number, names in limited:

@@ -284,9 +284,10 @@ def _begin(
 #
 # All events of one moment are processed first; then the scheduler decides once. Between events nothing changes, so a
 # quiet week costs nothing. Ticks occur every five minutes, and only while jobs wait, or also while jobs run under
-# leases: rules with a duration act then.
+# leases: rules with a duration act then. An engine looks every second; so when an eviction may pay for a job that waits
+# there is a tick too, five seconds after the last event at the earliest.
 
-TICK_S = 300.0
+TICK_S, PAUSE_S = 300.0, 5.0
 NOW, CALM_AT = range(2)  # indices of `clock`
 
 
@@ -309,7 +310,8 @@ def run_until(
         if story.ticks[CHANGED] or story.ticks[NEWCOMER] >= 0:
             _decide(fleet, story, agenda, clock, hours, quota, rules)
             num_turns += 1
-        when_s = min(_arrival_s(fleet, story), next_s(agenda), _tick_s(fleet, clock[NOW], rules))
+        tick_s = _tick_s(fleet, clock[NOW], rules)
+        when_s = min(_arrival_s(fleet, story), next_s(agenda), tick_s)
         if when_s >= until_s or when_s == np.inf:
             if until_s < np.inf:
                 account(fleet, story, clock[NOW], until_s)
@@ -317,7 +319,7 @@ def run_until(
             return num_turns
         account(fleet, story, clock[NOW], when_s)
         clock[NOW] = when_s
-        story.ticks[CHANGED] = when_s % TICK_S == 0.0
+        story.ticks[CHANGED] = when_s == tick_s or when_s % TICK_S == 0.0
         while next_s(agenda) <= when_s:
             what, job, run = pop(agenda)
             if fleet.jobs[job].running and story.run[job] == run:
@@ -345,12 +347,15 @@ def _arrival_s(fleet: Fleet, story: ReplayRecord) -> float:
 
 @inner
 def _tick_s(fleet: Fleet, now_s: float, rules: SchedulerRules) -> float:
-    waiting = fleet.totals[layout.NUM_WAITING_HIGH] + fleet.totals[layout.NUM_WAITING_SPOT]
-    if waiting > 0 and rules.lease_s == 0.0:
-        return float((np.floor(now_s / TICK_S) + 1.0) * TICK_S)
-    if waiting + fleet.totals[layout.NUM_RUNNING] > 0 and rules.lease_s > 0.0:
-        return float((np.floor(now_s / TICK_S) + 1.0) * TICK_S)
-    return np.inf
+    num_high = fleet.totals[layout.NUM_WAITING_HIGH]
+    busy = num_high + fleet.totals[layout.NUM_WAITING_SPOT]
+    busy += fleet.totals[layout.NUM_RUNNING] if rules.lease_s > 0.0 else 0
+    tick_s = (np.floor(now_s / TICK_S) + 1.0) * TICK_S if busy > 0 else np.inf
+    for place in range(num_high if rules.wait_price < np.inf else 0):
+        retry_s = fleet.jobs[fleet.high_queue[place]].retry_s
+        if retry_s > now_s:
+            tick_s = min(tick_s, max(retry_s, now_s + PAUSE_S))
+    return float(tick_s)
 
 
 @inner

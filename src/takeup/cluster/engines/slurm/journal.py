@@ -319,7 +319,7 @@ class SlurmLedger:
     def _state(self, since_s: float) -> Iterator[Entry]:
         """Entries that give this ledger again, without evictions before `since_s`."""
         for quota in self.quotas.values():
-            entry = {"do": "quota", "pool": quota.pool, "gpus": list(quota.gpus_by_hours.items())}
+            entry: Entry = {"do": "quota", "pool": quota.pool, "gpus": list(quota.gpus_by_hours.items())}
             yield {**entry, "coefficient": quota.coefficient}
         for eviction in self.evictions:
             yield {"do": "past", "at_s": eviction.when_s, "job": eviction.job_id, "nodes": eviction.nodes}
