@@ -22,8 +22,16 @@ PART_ROUNDS = 20  # of whole schedules, for a part of the plans
 FIRST_SHARES = (0.03, 0.1, 0.0)  # of what all devices could save: prices of all subcarriers for the first plans
 FIRST_PRICES = 0.3  # of the worth of the first plan: all subcarriers together, and all CPU time together
 NEXT_AIM = 0.05  # of the difference between bound and plan
+PART_AIM = 0.4  # the same for a part of the plans
 SLACK = 1.5  # devices are ordered by their margins up to a cost of this much of their worth
 ROUNDING = 1e-9  # of the bound
+
+
+class _Part(NamedTuple):
+    """Some of the plans: a bound on them, and its prices."""
+
+    bound_j: float
+    ascent: Ascent
 
 
 class Market:
@@ -160,33 +168,36 @@ class Market:
     def split(self, num_rounds: int, num_steps: int) -> bool:
         """Divide the plans with the largest bound into those with a device and those without; False if that is over.
 
-        Where no device is undecided, plans are divided by the start of a device: before a moment, or after. Prices
-        are improved for both parts, and the search looks for a plan in them; the largest bound of all parts holds for
-        all plans.
+        Where no device is undecided, plans are divided by the start of a device: before a moment, or after; where starts
+        cost nothing, there are only more rounds of prices. Prices are improved for both parts, and the search looks for
+        a plan in them; the largest bound of all parts holds for all plans.
         """
         parts = self._parts or [_Part(self.bound_j, self._ascent)]
         at = max(range(len(parts)), key=lambda place: parts[place].bound_j)
-        whole, divisions = parts[at], self._divisions(parts[at].ascent)
-        if not divisions:
-            return False
-        parts.pop(at)
-        for name, device, value in divisions:
-            ascent = _restarted(whole.ascent, NEXT_AIM * (whole.bound_j - self.worth_j), self.worth_j)
-            getattr(ascent, name)[device] = value
-            descend(self._up, self._options, self._time, ascent, self.instance.num_cores, num_rounds, 1.0)
-            bound_j = min(whole.bound_j, float(ascent.bound_j[0]) * (1 + ROUNDING))
-            if self._runs_help and bound_j > self.worth_j:
-                bound_j = min(bound_j, self._runs_bound(self._whole_runs(ascent), PART_ROUNDS))
-            parts.append(_Part(bound_j, ascent))
+        count, whole = len(parts), parts.pop(at)
+        for division in self._divisions(whole.ascent):
+            ascent = _restarted(whole.ascent, PART_AIM * (whole.bound_j - self.worth_j), self.worth_j)
+            if division is not None:
+                name, device, value = division
+                getattr(ascent, name)[device] = value
+            parts.append(self._bounded(whole.bound_j, ascent, num_rounds))
             if parts[-1].bound_j > self.worth_j:
                 self.use_prices(ascent)
                 self.improve_plan(num_steps)
         self._parts = parts
         self.lower_bound_to(max(part.bound_j for part in parts))
-        return True
+        return len(parts) > count or parts[-1].bound_j < whole.bound_j
 
-    def _divisions(self, ascent: Ascent) -> list[tuple[str, int, float]]:
-        """By the device that takes most at the best prices and is nearly indifferent, or by the start of one."""
+    def _bounded(self, bound_j: float, ascent: Ascent, num_rounds: int) -> _Part:
+        """A part of plans with this bound, after rounds of its own prices."""
+        descend(self._up, self._options, self._time, ascent, self.instance.num_cores, num_rounds, 1.0)
+        bound_j = min(bound_j, float(ascent.bound_j[0]) * (1 + ROUNDING))
+        if self._runs_help and bound_j > self.worth_j:
+            bound_j = min(bound_j, self._runs_bound(self._whole_runs(ascent), PART_ROUNDS))
+        return _Part(bound_j, ascent)
+
+    def _divisions(self, ascent: Ascent) -> list[tuple[str, int, float] | None]:
+        """By the device that takes most at the best prices and is nearly indifferent; or by a start; or by nothing."""
         descend(self._up, self._options, self._time, ascent, self.instance.num_cores, 0, SLACK)
         count, edges_s = self._up.logs.shape[1], self.edges_s
         starts_s, ends_s = ascent.start_s[:, None], (ascent.start_s + self.instance.run_s)[:, None]
@@ -204,7 +215,7 @@ class Market:
         device = int(np.argmax(run_j * spare_s))
         middle_s = from_s[device] + 0.5 * spare_s[device]
         is_over = run_j[device] * spare_s[device] <= 0
-        return [] if is_over else [("until_s", device, middle_s), ("from_s", device, middle_s)]
+        return [None] if is_over else [("until_s", device, middle_s), ("from_s", device, middle_s)]
 
     def lower_bound_to(self, bound_j: float | None) -> None:
         """Take over a bound that was proven elsewhere, if there is one."""
@@ -254,13 +265,6 @@ class Market:
         subcarriers_j, slots_j = self.prices_j
         prices = Prices(float(subcarriers_j.mean()), float(slots_j.sum()) / self.instance.num_cores)
         return with_bound(self.instance, replace(answer, prices=prices), self.bound_j)
-
-
-class _Part(NamedTuple):
-    """Some of the plans: a bound on them, and its prices."""
-
-    bound_j: float
-    ascent: Ascent
 
 
 def _restarted(ascent: Ascent, aim_j: float, known_j: float) -> Ascent:
