@@ -23,9 +23,10 @@ SEARCH_WORK = 20_000_000  # pairs of masks: some tenths of a second
 MOST_STEPS, LAST_STEPS = 40_000, 4_000  # of the search with a budget, and at its end
 SOME_ROUNDS, SOME_STEPS, TURN = 120, 600, 0.05  # of prices and of search in turn, and the share of the budget for each
 NUM_TURNS, MOST_TURNS, HELPED = 4, 8, 0.97  # turns without and with a budget; the last one leaves this of the gap
-SPLIT_ROUNDS, SPLIT_STEPS, MOST_SPLITS = 80, 20, 400  # of prices and of search in each part; without a budget splits end when one helps little
+SPLIT_ROUNDS, SPLIT_STEPS, MOST_SPLITS = 80, 80, 400  # of prices and of search in each part; without a budget the last
+# split is one that helps little
 LEAST_ROUNDS, SPLIT_SHARE = 20, 0.15  # of prices, where a split takes more than this share of the budget
-MOST_IDLE = 3  # splits that leave the bound, after which the search has as much time
+MOST_IDLE = 0.1  # of the budget for splits that leave the bound, after which the search has half as much
 FEW_SUBCARRIERS = 40  # up to which columns are generated
 NUM_SCHEDULES, MOST_SCHEDULES = 40, 150  # rounds of prices for whole schedules, without and with a budget
 WINDOWS = 50  # rounds of prices that take as long as the first one with all windows
@@ -147,8 +148,8 @@ def _alternate(market: Market, used: Used) -> None:
 
 
 def _divide(market: Market, used: Used) -> None:
-    """Split the plans by one device after the other; while that leaves the bound, the search has as much time."""
-    num_rounds, num_idle, taken = SPLIT_ROUNDS, 0, 0.0
+    """Split the plans by one device after the other; where that leaves the bound for long, the search goes on."""
+    num_rounds, taken, idle = SPLIT_ROUNDS, 0.0, 0.0
     for _ in range(MOST_SPLITS):
         began, before, bound_j = used(), market.gap_share, market.bound_j
         if began >= 0.94 or began + taken >= 1.0 or before <= DONE or not market.split(num_rounds, SPLIT_STEPS):
@@ -157,7 +158,7 @@ def _divide(market: Market, used: Used) -> None:
             return
         taken = used() - began
         num_rounds = max(LEAST_ROUNDS, num_rounds // 2) if taken > SPLIT_SHARE else num_rounds
-        num_idle = num_idle + 1 if market.bound_j == bound_j else 0
-        if num_idle >= MOST_IDLE and taken > 0.0:
-            market.use_prices()
-            _spend(market.improve_plan, MOST_STEPS, used, min(0.94, used() + taken))
+        idle = idle + taken if market.bound_j == bound_j else 0.0
+        if idle > MOST_IDLE:
+            _spend(market.improve_plan, MOST_STEPS, used, min(0.94, used() + 0.5 * idle))
+            idle = 0.0

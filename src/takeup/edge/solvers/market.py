@@ -22,7 +22,7 @@ PART_ROUNDS = 20  # of whole schedules, for a part of the plans
 FIRST_SHARES = (0.03, 0.1, 0.0)  # of what all devices could save: prices of all subcarriers for the first plans
 FIRST_PRICES = 0.3  # of the worth of the first plan: all subcarriers together, and all CPU time together
 NEXT_AIM = 0.05  # of the difference between bound and plan
-PART_AIM = 0.4  # the same for a part of the plans
+PART_AIM = 0.2  # the same for a part of the plans
 SLACK = 1.5  # devices are ordered by their margins up to a cost of this much of their worth
 ROUNDING = 1e-9  # of the bound
 
