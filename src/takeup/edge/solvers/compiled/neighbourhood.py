@@ -29,6 +29,7 @@ from takeup.edge.solvers.compiled.uplinks import (
 )
 
 NUM_STEPS, CLOSE_LEVEL = 12, 0.01  # of the search for the group of a device
+CLOSE = 1e-12  # relative; rounding of sums of inverses
 WORTH_IT = 1e-9  # relative; a smaller improvement is rounding
 LEAST_FACTOR, MORE_FACTOR = 0.3, 1.1  # on prices, drawn in every step
 NOISE = 0.2  # of the worth, in the order of devices
@@ -69,6 +70,7 @@ class Workspace(NamedTuple):
     chosen: Selection
     trial: Ints
     group: Ints
+    inverses: Floats
     starts_s: Floats
     levels: Floats
     hint_s: Floats
@@ -118,6 +120,7 @@ def new_search(up: Uplinks, options: Options, num_cores: int, seed: int) -> Sear
         new_selection(num_subcarriers),
         np.empty(num_subcarriers + 1, np.int64),
         np.empty(num_subcarriers + 1, np.int64),
+        np.empty(num_subcarriers + 1),
         np.zeros(num_devices),
         np.zeros(num_devices),
         np.zeros(num_devices),
@@ -333,16 +336,37 @@ def _select_allowed(search: Search) -> int:
 
 
 @bare
+def _sum_free(search: Search, plan: CorePlan, device: int) -> tuple[int, float]:
+    """How many subcarriers are free, and the least price of one; sums of the least inverses are in the workspace."""
+    room, num_free, least_price = search.room, 0, np.inf
+    room.inverses[0] = 0.0
+    for rank in range(len(plan.owner)):
+        subcarrier = search.up.ranked[device, rank]
+        if plan.owner[subcarrier] < 0:
+            num_free += 1
+            room.inverses[num_free] = room.inverses[num_free - 1] + search.up.inverse[device, subcarrier]
+            least_price = min(least_price, search.prices[subcarrier])
+    return num_free, least_price
+
+
+@bare
 def _choose_modulated(search: Search, plan: CorePlan, device: int, window_s: float, factor: float) -> int:
-    up, options, chosen = search.up, search.options, search.room.chosen
-    best, best_j = 0, np.inf
+    up, options, chosen, inverses = search.up, search.options, search.room.chosen, search.room.inverses
+    best, best_j, worth_j = 0, np.inf, up.cell.devices[device].worth_j
+    num_free, least_price = _sum_free(search, plan, device)
     for at in range(options.num[device]):
-        if options.floor_j[device, at] >= min(best_j, up.cell.devices[device].worth_j):
+        if options.floor_j[device, at] >= min(best_j, worth_j):
             break
         size = options.size[device, at]
-        if options.end_s[device, at] > window_s or not up.may_have[size]:
+        if options.end_s[device, at] > window_s or size > num_free or not up.may_have[size]:
             continue
         time_s, ratio = options.end_s[device, at], options.ratio[device, at]
+        power_w = ratio * inverses[size]
+        energy_j = time_s * (up.cell.circuit_power_w + power_w)
+        if power_w > up.cell.max_power_w * (1.0 + CLOSE) or energy_j >= worth_j * (1.0 + CLOSE):
+            continue
+        if energy_j + factor * size * least_price >= best_j * (1.0 + CLOSE):
+            continue
         for attempt in range(1 if up.contiguous else 2):  # 1: without prices
             for subcarrier in range(len(chosen.terms)):
                 term = factor * search.prices[subcarrier] if attempt == 0 else 0.0
