@@ -31,7 +31,7 @@ FEW_SUBCARRIERS = 40  # up to which columns are generated
 NUM_SCHEDULES, MOST_SCHEDULES = 40, 150  # rounds of prices for whole schedules, without and with a budget
 WINDOWS = 50  # rounds of prices that take as long as the first one with all windows
 PREPARATION = 20  # rounds of prices that take as long as the first one of these
-FIRST_SHARE = 0.4  # of the budget, for quick plans
+FIRST_SHARE, PRICED_SHARE = 0.4, 0.6  # of the budget, for quick plans, and for what comes before the first priced one
 CHUNK = 0.04  # share of the budget that is used between two looks at the clock
 
 Used = Callable[[], float]  # the share of a time budget that is used
@@ -67,7 +67,7 @@ def best_answer(instance: Instance, used: Used = unlimited, start: Allocation | 
 def _best(instance: Instance, used: Used, start: Allocation | None) -> Answer:
     market = Market(instance, start, is_over=lambda: used() > FIRST_SHARE)
     market.improve_prices(1)
-    if used() < 2 * FIRST_SHARE:
+    if used() < PRICED_SHARE:
         market.use_prices()
         market.grow_plan()
     _improve(market, used, STAGES[:1])
@@ -83,9 +83,10 @@ def _best(instance: Instance, used: Used, start: Allocation | None) -> Answer:
 def _longer(market: Market, used: Used) -> Answer:
     """The answer of all further steps."""
     began = used()
-    market.improve_prices(1)
-    if used() + WINDOWS * (used() - began) < FIRST_SHARE and market.list_windows():
-        market.aim_again()
+    if began < FIRST_SHARE:
+        market.improve_prices(1)
+        if used() + WINDOWS * (used() - began) < FIRST_SHARE and market.list_windows():
+            market.aim_again()
     _improve(market, used, STAGES[1:])
     if used() > STAGES[-1][-1]:
         _spend(market.improve_plan, MOST_STEPS, used, 0.8)
