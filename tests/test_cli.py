@@ -217,7 +217,6 @@ def test_a_bad_option_is_one_sentence(run: Run, options: tuple[str, ...], senten
     [
         (("simulate", "lru,lrc"), "names several policies; `simulate` takes one"),
         (("run", "lru,lrc"), "names several policies; `run` takes one"),
-        (("run", "lru", "--working-set", "10%"), "is a share of nothing"),
         (("simulate", "lru+admission"), "keeps no rank"),
         (("simulate", "lrc+speed"), "the only option is '+admission'"),
         (("compare", "lru", "--on", "nowhere"), "no Dask scheduler answers at 'nowhere'"),
@@ -231,7 +230,7 @@ def test_what_does_not_go_together_is_one_sentence(run: Run, arguments: tuple[st
 
 
 BAD_FILES = {
-    "cycle.csv": (TASKS + "t,1,b,a,5\nu,1,a,b,5\n", "wait for each other"),
+    "cycle.csv": (TASKS + "t,1,b,a,5\nu,1,a,b,5\n", "which task 'u' writes only then"),
     "unknown_block.csv": (TASKS + "t,1,,a,5\nu,1,a z,b,5\n", "line 3, column 'inputs': block 'z' is no output"),
     "negative.csv": (TASKS + "t,1,,a,-5\n", "line 2, column 'output_bytes': '-5' is not a whole number"),
     "compute.csv": (TASKS + "t,slow,,a,5\n", "line 2, column 'compute_s'"),

@@ -143,7 +143,7 @@ def test_an_engine_that_does_not_answer_is_not_called_missing(
     assert states["cluster engine slurm"] == "no answer"
 
 
-@pytest.mark.parametrize("module", ["caching.experiment", "cluster.engines", "edge.engines"])
+@pytest.mark.parametrize("module", ["cluster.engines", "edge.engines"])
 def test_every_engine_of_a_registry_is_examined(module: str) -> None:
     engines, domain = import_module(f"takeup.{module}").ENGINES, module.partition(".")[0]
 
@@ -151,7 +151,9 @@ def test_every_engine_of_a_registry_is_examined(module: str) -> None:
 
 
 def test_engines_without_a_registry_are_examined() -> None:
-    assert {"training engine pytorch", "serving engine diffusers"} <= {need.part for need in REQUIREMENTS}
+    engines = {"caching engine spark", "caching engine dask", "training engine pytorch", "serving engine diffusers"}
+
+    assert engines <= {need.part for need in REQUIREMENTS}
 
 
 def test_what_needs_root_says_so_to_everyone_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ REGISTRIES = {
     "caching": {
         "": "takeup.caching.policies:POLICIES",
         "--workload": "takeup.caching.traces:WORKLOADS",
-        "--engine": "takeup.caching.experiment:ENGINES",
     },
     "cluster": {"": "takeup.cluster.policies:POLICIES", "--engine": "takeup.cluster.engines:ENGINES"},
     "edge": {

@@ -243,7 +243,7 @@ def test_everything_can_be_written_in_every_format(tmp_path: Path) -> None:
         served_table([served()]),
     )
     report = Report("Edge", "edge", {}, 1, tables, charts)
-    paths = write(report, tmp_path, formats=("json", "md", "svg"))
+    paths = write(report, tmp_path, formats=("json", "html", "svg"))
 
     assert len(paths) == 2 + len(charts)
     assert Report.from_json(report.to_json()) == report

@@ -75,7 +75,7 @@ def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> Non
 def test_every_bar_counts(report: Report) -> None:
     bars = [each for each in report.checks if each.counts]
 
-    assert len(bars) == 3 + 3 + 4 * 3 + 2 + 2 * 3 + 4 + 1 + 4 + 3 + 1
+    assert len(bars) == 3 + 3 + 4 * 3 + 4 + 2 * 3 + 4 + 1 + 4 + 3 + 1
     assert report.holds == all(each.holds for each in bars)
 
 

@@ -105,7 +105,7 @@ def _reports(seed: int) -> list[Operation]:
         )
 
     made = [report(version) for version in range(NUM_VERSIONS)]
-    return [lambda folder, it=it: write_report(it, folder, ("json", "md", "html")) for it in made]  # type: ignore[misc]
+    return [lambda folder, it=it: write_report(it, folder, ("json", "html")) for it in made]  # type: ignore[misc]
 
 
 def _cells(seed: int) -> list[Operation]:

@@ -95,7 +95,7 @@ def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
 
-    with pytest.raises(MissingEngine, match=r"needs a PyTorch .* run pip install 'takeup\[torch\]'"):
+    with pytest.raises(MissingEngine, match=r"needs PyTorch .* run pip install 'takeup\[torch\]'"):
         import_module(name)
 
 
