@@ -23,8 +23,7 @@ SEARCH_WORK = 20_000_000  # pairs of masks: some tenths of a second
 MOST_STEPS, LAST_STEPS = 40_000, 4_000  # of the search with a budget, and at its end
 SOME_ROUNDS, SOME_STEPS, TURN = 120, 600, 0.05  # of prices and of search in turn, and the share of the budget for each
 NUM_TURNS, MOST_TURNS, HELPED = 4, 8, 0.97  # turns without and with a budget; the last one leaves this of the gap
-SPLIT_ROUNDS, SPLIT_STEPS, MOST_SPLITS = 80, 80, 400  # of prices and of search in each part; without a budget the last
-# split is one that helps little
+SPLIT_ROUNDS, SPLIT_STEPS, MOST_SPLITS = 80, 80, 400  # of prices and of search; without a budget until one helps little
 LEAST_ROUNDS, SPLIT_SHARE = 20, 0.15  # of prices, where a split takes more than this share of the budget
 MOST_IDLE = 0.1  # of the budget for splits that leave the bound, after which the search has half as much
 FEW_SUBCARRIERS = 40  # up to which columns are generated

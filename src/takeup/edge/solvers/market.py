@@ -168,7 +168,7 @@ class Market:
     def split(self, num_rounds: int, num_steps: int) -> bool:
         """Divide the plans with the largest bound into those with a device and those without; False if that is over.
 
-        Where no device is undecided, plans are divided by the start of a device: before a moment, or after; where starts
+        Where no device is undecided, plans are divided by the start of a device: before a moment, or after; if starts
         cost nothing, there are only more rounds of prices. Prices are improved for both parts, and the search looks for
         a plan in them; the largest bound of all parts holds for all plans.
         """
