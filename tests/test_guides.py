@@ -23,7 +23,7 @@ NOT_PASTED = {
     r"--engine (slurm|kubernetes)": "a cluster; tests/cluster/engines",
     r"^takeup serve ": "runs until it is stopped; tests/serving/server",
     r"^takeup training (watch|run|lab)": "processes of torchrun; tests/training",
-    r"TRACE\.parquet|TEMPLATE": "a name to be replaced",
+    r"TRACE\.parquet|TEMPLATE|FOLDER": "a name to be replaced",
     r"--on tcp:": "a cluster of Dask; tests/core/test_sweep.py",
     r"a100_2296": "minutes; tests/cluster",
     r"^takeup streaming live": "replays many sessions; tests/streaming",

@@ -72,5 +72,5 @@ def test_every_field_of_the_answer_and_every_option_of_templates_is_explained() 
     options = [name for name in re.findall(r'"(--[a-z-]+)"', serve) if "template" in name or "packing" in name]
     fields = [name for name in re.findall(r"^    (\w+):", facts, re.MULTILINE) if name != "whole_steps"]
 
-    assert len(fields) == 7
+    assert len(fields) == 6
     assert [name for name in (*fields, *options) if f"`{name}`" not in GUIDE] == []
