@@ -233,3 +233,15 @@ def test_what_pytorch_writes_is_read(tmp_path: Path, run: Run) -> None:
 
     assert "rank 1 computes" in slow.out, slow.err
     assert "(gloo:barrier by ranks 0, 1) was never made by rank 2" in stuck.out.replace("\n", " "), stuck.err
+
+
+def test_a_number_of_a_call_that_is_far_off_takes_no_time_and_an_infinite_one_is_refused(tmp_path: Path) -> None:
+    far, endless = (tmp_path / name for name in ("far", "endless"))
+    far.mkdir()
+    endless.mkdir()
+    dumped(far, {rank: [entry(1), entry(10**12)] for rank in range(3)})
+    dumped(endless, {0: [{**entry(1), "collective_seq_id": 1e999}]})
+
+    assert load_stuck_groups(far) == []
+    with pytest.raises(BadTrace, match="is no dump"):
+        load_stuck_groups(endless)

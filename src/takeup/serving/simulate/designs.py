@@ -132,7 +132,7 @@ def _measured(path: Path) -> dict[str, Any]:
             told = measured_design(counts_of(text))
             return {name: getattr(told, name) for name in ("step", "before_s", "after_s", "contention_share")}
         values = tomllib.loads(text)
-    except (OSError, ValueError, OverflowError, RecursionError) as problem:
+    except (OSError, ValueError, ArithmeticError, RecursionError) as problem:
         raise BadScenario(f"cannot read costs {path}: {problem}; give a .toml file with 'step = [[2, 0.04]]'") from None
     if "step" not in values:
         raise BadScenario(f"{path} has no key 'step'; add the seconds of a step by rows, such as 'step = [[2, 0.04]]'")

@@ -83,8 +83,9 @@ def load_stuck_groups(path: Path) -> list[StuckGroup]:
 def _stuck(group: str, ranks: Mapping[int, Mapping[int, _Call]], members: set[int]) -> StuckGroup | None:
     """The first call that not all ranks have made alike, among those that the recorders of all still hold."""
     latest = {rank: max(ranks.get(rank, {0: None})) for rank in members | set(ranks)}
-    held = [min(each) for each in ranks.values() if each]
-    for number in range(max(held, default=1), max(latest.values(), default=0) + 1):
+    first = max((min(each) for each in ranks.values() if each), default=1)
+    numbers = {number for each in ranks.values() for number in each} | {last + 1 for last in latest.values()}
+    for number in sorted(each for each in numbers if first <= each <= max(latest.values())):
         made = {rank: each[number] for rank, each in ranks.items() if number in each}
         missing = {rank: last for rank, last in latest.items() if last < number}
         if missing or len({(each.name, each.sizes) for each in made.values()}) > 1:
@@ -113,7 +114,7 @@ def _add(path: Path, calls: dict[str, dict[int, dict[int, _Call]]], members: dic
             members[str(each["desc"] or each["name"])].update(
                 int(one) for one in re.findall(r"\d+", str(each["ranks"]))
             )
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError, ValueError) as error:
         raise BadTrace(path, f"is no dump ({type(error).__name__}: {error}); {EXPECTED}") from error
 
 
